@@ -321,11 +321,19 @@ class PutJournals:
             self._timer = self._loop.call_later(_LOOK_INTERVAL_S, self._look)
 
     async def _check_all(self) -> None:
-        """Append what nobody rang for, and close the journals of programs that are gone."""
+        """Append what nobody rang for, and close journals whose programs are gone, or that can't be any more."""
         for each in self._all():
             self._drain(each)
-            if each.due_s < time.monotonic() and not each.is_closed and _is_left(each.journal):
+            if not each.is_closed and (self._is_unwanted(each) or self._is_left(each)):
                 self._close(each)
+
+    def _is_unwanted(self, each: _OpenJournal) -> bool:
+        """Whether the partition may have no journals: it changed while its leader or its disk was away."""
+        topic_partition = each.topic_partition
+        return topic_partition in self._replicas and not _may_have_journals(self._replicas.get(topic_partition))
+
+    def _is_left(self, each: _OpenJournal) -> bool:
+        return each.due_s < time.monotonic() and _is_left(each.journal)
 
     # Ending.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import uuid
 import weakref
 from collections.abc import Callable, Coroutine
@@ -28,7 +29,7 @@ from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.records import read_records
-from rayka.storage.journal.layout import JournalState
+from rayka.storage.journal.layout import WORD, WRITTEN, JournalState
 from rayka.types import IsolationLevel, OffsetQuery, OffsetSpec, OpenedJournal, TopicPartition
 
 QUEUE = TopicPartition("queue", 0)
@@ -477,5 +478,36 @@ def test_the_end_of_the_interpreter_closes_no_journal_that_may_be_used(tmp_path:
         program = await leader.open()
         finalizers = [each for each in weakref.finalize._registry if (found := each.peek()) and found[0] is program]  # type: ignore[attr-defined]
         assert [each.atexit for each in finalizers] == [False]
+
+    with_leader(tmp_path, check)
+
+
+def test_a_journal_that_a_topic_may_not_have_any_more_is_closed_when_that_is_possible(tmp_path: Path) -> None:
+    """The topic got `flush.messages` while the leader was away, or its disk was full; or it got replicas."""
+
+    async def check() -> None:
+        leader = Leader(tmp_path)
+        program = await leader.open()
+        program.put([b"a"])
+        leader.directory.close([], now_ms=0)
+        successor = Leader(tmp_path, flush_messages=1)
+        await successor.journals._check_all()
+        assert program.is_closed
+        assert successor.end_offset == 1
+        assert files(tmp_path) == []
+        await successor.server.stop()
+
+    asyncio.run(check())
+
+
+def test_a_damaged_journal_keeps_the_leader_from_no_other(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        damaged, program = await leader.open(1), await leader.open(2)
+        await leader.drain()
+        os.truncate(tmp_path / str(QUEUE) / "1.journal", 4096)
+        damaged._writer._words[WRITTEN // WORD] = 2**62
+        program.put([b"a"])
+        await leader.journals._check_all()
+        assert leader.values() == [b"a"]
 
     with_leader(tmp_path, check)
