@@ -40,7 +40,7 @@ class PutJournal:
     """One journal of this process. Any thread may use it. `ring` asks the leader to look into it."""
 
     def __init__(self, path: str, max_record_bytes: int, ring: Callable[[], None]) -> None:
-        """Raises OSError."""
+        """Raises OSError, and ValueError for a file that is too short."""
         self.max_record_bytes = max_record_bytes
         self._ring = ring
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class PutJournal:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # tells the leader that this process lives
             mapping = mmap.mmap(descriptor, HEADER_BYTES)
-        except OSError:
+        except (OSError, ValueError):
             os.close(descriptor)
             raise
         self._writer = JournalWriter(partial(os.pwrite, descriptor), memoryview(mapping).cast("q"))

@@ -383,7 +383,7 @@ class Queue:
         """`flush`, and release the queue in this process: leases end as `lease` says, prefetched items go back."""
         if self._opened is not None and not self._opened.loop.is_closed:
             try:
-                self.flush()
+                self._opened.writer.close()
             finally:
                 self._opened.loop.run(self._opened.reader.end())
 

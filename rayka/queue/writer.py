@@ -102,6 +102,12 @@ class QueueWriter:
         if journal is not None:
             journal.wait_until_drained()
 
+    def close(self) -> None:
+        """`flush`, and give the journal back: there is a bounded number of them."""
+        self.flush()
+        if self._journals is not None and self._journals.journal is not None:
+            self._journals.drop(self._journals.journal)
+
 
 def _get_all(sent: Iterable[tuple[ProduceFuture[Any], int]]) -> None:
     """Wait for all of them. Raises the first error."""

@@ -167,6 +167,11 @@ class PutJournals:
             self._drain(each)
         done(True)
 
+    @property
+    def are_there(self) -> bool:
+        """Whether there is any."""
+        return bool(self._journals)
+
     def drain(self, topic_partitions: Iterable[TopicPartition], *, may_wait: bool = False) -> None:
         """Append what is in the journals of these partitions now, or, if the request may wait, at the next look."""
         if self._journals:

@@ -113,9 +113,13 @@ class ReplicaServer:
     def append(self, requests: Sequence[AppendRequest], params: AppendParams, done: AppendDone) -> None:
         """Append; answer at once, or after the flush that the topic requires. Then wake readers that wait for records.
 
+        What programs have put into journals comes first: they may send this because of it.
+
         A batch that begins a transaction in its partition is appended after the coordinator has confirmed the
         transaction.
         """
+        if self.put_journals.are_there:
+            self.put_journals.drain([request.topic_partition for request in requests])
         if params.transactional_id is None:
             self._append(requests, params, done)
         else:

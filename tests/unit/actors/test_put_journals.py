@@ -28,9 +28,9 @@ from rayka.replica.replicas import Replicas
 from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
-from rayka.storage.format.records import read_records
+from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.journal.layout import WORD, WRITTEN, JournalState
-from rayka.types import IsolationLevel, OffsetQuery, OffsetSpec, OpenedJournal, TopicPartition
+from rayka.types import AppendParams, AppendRequest, IsolationLevel, OffsetQuery, OffsetSpec, OpenedJournal, TopicPartition
 
 QUEUE = TopicPartition("queue", 0)
 TOPIC_ID = uuid.UUID(int=7)
@@ -511,3 +511,41 @@ def test_a_damaged_journal_keeps_the_leader_from_no_other(tmp_path: Path) -> Non
         assert leader.values() == [b"a"]
 
     with_leader(tmp_path, check)
+
+
+def test_what_is_sent_after_a_put_follows_it(tmp_path: Path) -> None:
+    """The program sends through another handle of the queue, or tells another program to."""
+
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        program.put([b"a"])
+        batch = memoryview(bytearray(build_batch([Record(0, 0, None, b"b")])))
+        answer = asyncio.get_running_loop().create_future()
+        leader.server.append([AppendRequest(QUEUE, batch)], AppendParams(1, 0), answer.set_result)
+        await asyncio.wait_for(answer, ENOUGH_S)
+        assert leader.values() == [b"a", b"b"]
+
+    with_leader(tmp_path, check)
+
+
+def test_a_queue_that_is_closed_gives_its_journal_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(put_journals, "_GRACE_S", 0.0)
+
+    async def check(leader: Leader) -> None:
+        writer = writer_of(await leader.open(), Sent())
+        writer.put(b"a")
+        await leader.drain()
+        writer.close()
+        await leader.journals._check_all()
+        assert files(tmp_path) == []
+
+    with_leader(tmp_path, check)
+
+
+def test_a_file_that_is_no_journal_leaves_no_descriptor(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    before = open_descriptors()
+    for _ in range(3):
+        with pytest.raises((OSError, ValueError)):
+            PutJournal(str(tmp_path / "x"), 1, lambda: None)
+    assert open_descriptors() == before
