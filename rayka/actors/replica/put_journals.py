@@ -178,7 +178,7 @@ class PutJournals:
             for topic_partition in topic_partitions:
                 for each in self._of(topic_partition):
                     if each.idle_looks is None or not may_wait:
-                        self._drain(each)
+                        self._drain_all(each)
 
     # The life of a partition.
 
@@ -271,6 +271,16 @@ class PutJournals:
             if not error.code.retriable:
                 self._fail(each, error)
         return is_any
+
+    def _drain_all(self, each: _OpenJournal) -> None:
+        """Append what was written before now."""
+        try:
+            end = each.journal.written()
+        except OSError as error:
+            logger.error("%s: %s", each.path, self._directory.failed(error))
+            return
+        while self._drain(each) and not each.journal.is_read(end):
+            pass
 
     def _append_records(self, each: _OpenJournal, records: JournalRecords) -> None:
         """Raises RaykaError; the journal knows how many were appended before."""

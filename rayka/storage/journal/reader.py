@@ -126,14 +126,18 @@ class Journal:
 
     def has_more(self) -> bool:
         """Whether there are frames that were not read. Raises OSError."""
-        return self._written() > self._drained
+        return self.written() > self._drained
+
+    def is_read(self, position: int) -> bool:
+        """Whether the log has everything up to this position."""
+        return self._drained >= position
 
     def read(self) -> JournalRecords | None:
         """The next records; None if there are none. Raises OSError, and CORRUPT_MESSAGE for a damaged frame."""
-        while (written := self._written()) > self._drained:
+        while (written := self.written()) > self._drained:
             frames = self._next_frames(written)
             if frames is None:
-                if self._written() != written:
+                if self.written() != written:
                     continue  # a word may be read half-written
                 reason = f"a put journal has a damaged frame at position {self._drained} of {written}"
                 raise RaykaError(ErrorCode.CORRUPT_MESSAGE, reason)
@@ -185,6 +189,7 @@ class Journal:
         """Tell the program. Raises OSError."""
         self._files.write(self.descriptor, _TWO_WORDS.pack(state, error), STATE)
 
-    def _written(self) -> int:
+    def written(self) -> int:
+        """The position after the last frame. Raises OSError."""
         data = self._files.read(self.descriptor, WORD, WRITTEN)
         return int(_WORD.unpack(data)[0]) if len(data) == WORD else 0

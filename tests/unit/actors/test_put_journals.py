@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import uuid
@@ -30,7 +31,15 @@ from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.journal.layout import WORD, WRITTEN, JournalState
-from rayka.types import AppendParams, AppendRequest, IsolationLevel, OffsetQuery, OffsetSpec, OpenedJournal, TopicPartition
+from rayka.types import (
+    AppendParams,
+    AppendRequest,
+    IsolationLevel,
+    OffsetQuery,
+    OffsetSpec,
+    OpenedJournal,
+    TopicPartition,
+)
 
 QUEUE = TopicPartition("queue", 0)
 TOPIC_ID = uuid.UUID(int=7)
@@ -357,19 +366,24 @@ def test_a_journal_of_a_partition_that_is_gone_is_no_error_of_the_disk(tmp_path:
     with_leader(tmp_path, check)
 
 
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+def open_descriptors(path: Path) -> int:
+    """How many files below `path` this process has open."""
+    count = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            count += os.readlink(each).startswith(str(path))
+    return count
 
 
 def test_a_journal_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:
     async def check(leader: Leader) -> None:
         await leader.open(2)
-        before = open_descriptors()
+        before = open_descriptors(tmp_path)
         leader.disk.error = errno.ENOSPC
         for _ in range(3):
             with pytest.raises(RaykaError, match="the test's"):
                 await leader.open()
-        assert open_descriptors() == before
+        assert open_descriptors(tmp_path) == before
         assert files(tmp_path) == ["2.journal"]
         leader.disk.error = None
         leader.directory.probe()
@@ -381,17 +395,17 @@ def test_a_journal_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> 
 def test_journals_that_could_not_be_found_are_closed_again(tmp_path: Path) -> None:
     async def check(leader: Leader) -> None:
         programs = [await leader.open(number) for number in range(3)]
-        before, opened = open_descriptors(), RealFiles.open
+        before, opened = open_descriptors(tmp_path), RealFiles.open
 
         def open_two(path: str, **options: Any) -> int:
-            if open_descriptors() > before + 1:
+            if open_descriptors(tmp_path) > before + 1:
                 raise OSError(errno.EMFILE, "the test's")
             return opened(leader.disk, path, **options)
 
         leader.disk.open = open_two  # type: ignore[method-assign]
         with pytest.raises(RaykaError):
             leader.journals.find(str(tmp_path / str(QUEUE)))
-        assert open_descriptors() == before
+        assert open_descriptors(tmp_path) == before
         del leader.disk.open, programs
 
     with_leader(tmp_path, check)
@@ -544,8 +558,19 @@ def test_a_queue_that_is_closed_gives_its_journal_back(tmp_path: Path, monkeypat
 
 def test_a_file_that_is_no_journal_leaves_no_descriptor(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
-    before = open_descriptors()
+    before = open_descriptors(tmp_path)
     for _ in range(3):
         with pytest.raises((OSError, ValueError)):
             PutJournal(str(tmp_path / "x"), 1, lambda: None)
-    assert open_descriptors() == before
+    assert open_descriptors(tmp_path) == before
+
+
+def test_a_question_for_the_end_offset_finds_all_of_a_full_journal(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        assert program.put([b"x"] * 100_000) == 100_000
+        query = OffsetQuery(QUEUE, OffsetSpec.LATEST)
+        ((answer),) = await leader.ask(ListOffsets((query,), IsolationLevel.READ_UNCOMMITTED))
+        assert answer.offset == 100_000
+
+    with_leader(tmp_path, check)

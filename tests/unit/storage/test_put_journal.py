@@ -328,7 +328,7 @@ def test_a_word_that_is_read_half_written_is_no_damage(journal: JournalFile) -> 
 
     class TornFiles(RealFiles):
         @staticmethod
-        def read(descriptor: int, size: int, position: int) -> bytes:  # type: ignore[override]
+        def read(descriptor: int, size: int, position: int) -> bytes:
             return torn.pop() if position == WRITTEN and torn else os.pread(descriptor, size, position)
 
     journal.leader._files = TornFiles()
