@@ -20,7 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.link import AppendDone, Done
@@ -32,9 +32,8 @@ from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.format.batch import stamp_producer
-from rayka.storage.journal.batches import batches_of
 from rayka.storage.journal.layout import MOST_RECORD_BYTES, SUFFIX, JournalState
-from rayka.storage.journal.reader import Journal, JournalRecords
+from rayka.storage.journal.reader import Journal
 from rayka.types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -44,6 +43,9 @@ from rayka.types import (
     OpenedJournal,
     TopicPartition,
 )
+
+if TYPE_CHECKING:
+    from rayka.storage.journal.records import JournalRecords
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +145,7 @@ class PutJournals:
             self._opening -= 1
 
     def _create(self, path: str, request: OpenJournal) -> Journal:
+        _load_code()
         self._directory.check_online()
         try:
             if self._files.exists(path):
@@ -208,6 +211,7 @@ class PutJournals:
             self._files.close(descriptor)
             raise
         if journal is not None and not journal.was_closed:
+            _load_code()
             found.append(FoundJournal(path, journal))
             return
         self._files.close(descriptor)
@@ -284,6 +288,8 @@ class PutJournals:
 
     def _append_records(self, each: _OpenJournal, records: JournalRecords) -> None:
         """Raises RaykaError; the journal knows how many were appended before."""
+        from rayka.storage.journal.batches import batches_of
+
         journal, max_bytes = each.journal, self._replicas.get(each.topic_partition).log.config.max_message_bytes
         batches = batches_of(
             records,
@@ -416,6 +422,13 @@ class PutJournals:
 
     def _all(self) -> list[_OpenJournal]:
         return [each for journals in self._journals.values() for each in journals]
+
+
+def _load_code() -> None:
+    """In the thread of the disk: an actor without journals imports no numpy, and one with them does not wait for it."""
+    from rayka.storage.journal.batches import load_compiled_code
+
+    load_compiled_code()
 
 
 def _may_have_journals(partition: Partition) -> bool:

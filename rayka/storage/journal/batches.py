@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Final, NamedTuple, cast
 
@@ -12,12 +13,15 @@ from rayka.storage.columns.encode import encode
 from rayka.storage.columns.rows import NO_FIELDS, Rows, nulls
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
 from rayka.storage.format.records import seal_batch
-from rayka.storage.journal.layout import SEQUENCE_MASK
-from rayka.storage.journal.reader import JournalRecords
+from rayka.storage.journal.layout import SEQUENCE_MASK, record_frame
+from rayka.storage.journal.records import JournalRecords, records_in
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 MOST_BATCH_RECORDS: Final = 100
 """Readers that share a partition take parts of a batch, and each of them reads all of it."""
+_MANY: Final = 2000
+_MOST_OF_MANY: Final = 500
+"""A batch costs the leader about as much as a hundred records. So there are fewer where other requests wait for it."""
 _PRODUCER_EPOCH = 0
 _encode_briefly = cast(CompiledFunction, encode).run_briefly
 
@@ -36,8 +40,9 @@ def batches_of(
 
     Without a producer id they have no sequence numbers.
     """
-    for first in range(0, records.record_count, MOST_BATCH_RECORDS):
-        piece = records.slice(first, first + MOST_BATCH_RECORDS)
+    step = MOST_BATCH_RECORDS if records.record_count <= _MANY else _MOST_OF_MANY
+    for first in range(0, records.record_count, step):
+        piece = records.slice(first, first + step)
         yield from _encoded(piece, producer_id, now_ms, max_batch_size)
 
 
@@ -61,3 +66,11 @@ def _encoded(
             base_sequence=NO_SEQUENCE if producer_id is None else (records.base_sequence + first) & SEQUENCE_MASK,
         )
         yield JournalBatch(batch, record_count)
+
+
+@functools.cache
+def load_compiled_code() -> None:
+    """Load what reading and appending need, which takes a moment: in a thread that nobody waits for."""
+    records = records_in(record_frame(0, b""), 0, 0)
+    assert records is not None
+    list(batches_of(records, producer_id=None, now_ms=0, max_batch_size=1))

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import struct
 import uuid
-from typing import Final, NamedTuple, Protocol, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.columns.compiled import CompiledFunction
-from rayka.storage.columns.encode import Fields
 from rayka.storage.journal.layout import (
     CAPACITY,
     DRAINED,
@@ -21,7 +17,6 @@ from rayka.storage.journal.layout import (
     HEADER_BYTES,
     IDENTITY,
     MAGIC,
-    MOST_FRAME_RECORDS,
     SEQUENCE_MASK,
     STATE,
     WATCHED,
@@ -30,13 +25,12 @@ from rayka.storage.journal.layout import (
     JournalState,
     start_of,
 )
-from rayka.storage.journal.scan import scan_frames
+
+if TYPE_CHECKING:
+    from rayka.storage.journal.records import JournalRecords
 
 MOST_BYTES: Final = 512 << 10
 """So much is read at once. A frame is smaller, so there is always one in it."""
-MOST_RECORDS: Final = 4 * MOST_FRAME_RECORDS
-_SMALLEST_RECORD: Final = 4
-_scan_briefly = cast(CompiledFunction, scan_frames).run_briefly
 _WORD = struct.Struct("<q")
 _TWO_WORDS = struct.Struct("<qq")
 
@@ -53,30 +47,6 @@ class JournalFiles(Protocol):
     def truncate(self, descriptor: int, size: int) -> None: ...
 
 
-class JournalRecords(NamedTuple):
-    """Records that the log does not have yet: their values, the number of the first, and the position after them."""
-
-    values: Fields
-    first_number: int
-    end: int
-
-    @property
-    def record_count(self) -> int:
-        """The number of records."""
-        return len(self.values.positions)
-
-    @property
-    def base_sequence(self) -> int:
-        """The sequence number of the first one."""
-        return self.first_number & SEQUENCE_MASK
-
-    def slice(self, start: int, end: int | None = None) -> JournalRecords:
-        """The records from the one at `start` up to `end`, or to the last one."""
-        data, positions, lengths = self.values
-        values = Fields(data, positions[start:end], lengths[start:end])
-        return JournalRecords(values, self.first_number + start, self.end)
-
-
 class Journal:
     """One journal, as the leader has it open."""
 
@@ -88,6 +58,9 @@ class Journal:
         """Whether a power cut took records from the log, so that the next one does not follow in its sequence."""
         self.was_closed = False
         """Whether its leader had closed it without an error: the program has sent what is behind `drained`."""
+        from rayka.storage.journal.records import records_in  # needs numpy, which a leader without journals does not
+
+        self._records_in = records_in
         self._files = files
         self._drained = 0
         self._number = 0  # of the record at `_drained`
@@ -160,13 +133,8 @@ class Journal:
         size = min(MOST_BYTES, CAPACITY - place, written - position)
         if size <= 0:
             return None
-        data = np.frombuffer(self._files.read_fully(self.descriptor, size, HEADER_BYTES + place), np.uint8)
-        room = min(MOST_RECORDS, len(data) // _SMALLEST_RECORD + 1)
-        positions, lengths = np.empty(room, np.int64), np.empty(room, np.int64)
-        size, count = _scan_briefly(data, self._number, positions, lengths)
-        if not count:
-            return None
-        return JournalRecords(Fields(data, positions[:count], lengths[:count]), self._number, position + size)
+        data = self._files.read_fully(self.descriptor, size, HEADER_BYTES + place)
+        return self._records_in(data, self._number, position)
 
     def appended(self, count: int) -> None:
         """The log has so many more of the records that `read` returned."""

@@ -25,7 +25,8 @@ from rayka.storage.journal.layout import (
     JournalState,
     frames_of,
 )
-from rayka.storage.journal.reader import Journal, JournalRecords
+from rayka.storage.journal.reader import Journal
+from rayka.storage.journal.records import JournalRecords
 from rayka.storage.journal.writer import JournalWriter
 
 TOPIC_ID = uuid.UUID(int=7)
