@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.link import AppendDone, Done
 from rayka.actors.channel.requests import DrainJournals, OpenJournal
 from rayka.actors.replica.disk import DiskThread
+from rayka.actors.replica.journal_files import FoundJournal, JournalFiles, is_left
 from rayka.config.definition import LONG_MAX
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
@@ -66,13 +65,6 @@ _NOT_IN_SEQUENCE: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, Err
 Append = Callable[[Sequence[AppendRequest], AppendParams, AppendDone], None]
 
 
-class FoundJournal(NamedTuple):
-    """A journal that an earlier process left in the directory of a partition."""
-
-    path: str
-    journal: Journal
-
-
 class _OpenJournal:
     """One journal of a partition; `idle_looks` counts the looks that found nothing, None while it is not watched."""
 
@@ -91,7 +83,7 @@ class PutJournals:
     def __init__(self, replicas: Replicas, directory: LogDirectory, disk: DiskThread, append: Append) -> None:
         self._replicas = replicas
         self._directory = directory
-        self._files = directory.files
+        self._files = JournalFiles(directory)
         self._disk = disk
         self._append = append
         self._background = BackgroundTasks("put journals")
@@ -130,12 +122,12 @@ class PutJournals:
     async def _open(self, request: OpenJournal, done: Done) -> None:
         path = os.path.join(self._directory.path, str(request.topic_partition), f"{request.producer_id}{SUFFIX}")
         try:
-            journal = await self._disk.run(lambda: self._create(path, request))
+            journal = await self._disk.run(lambda: self._files.create(path, request))
             try:
                 partition = self._check(request)
             except RaykaError:
-                self._close_file(journal)
-                await self._disk.run(lambda: self._remove(path))
+                self._files.close(journal)
+                await self._disk.run(lambda: self._files.remove(path))
                 raise
             self._add(_OpenJournal(path, journal, request.topic_partition))
             done(OpenedJournal(path, min(MOST_RECORD_BYTES, partition.log.config.max_message_bytes // 2)))
@@ -143,25 +135,6 @@ class PutJournals:
             done(error)
         finally:
             self._opening -= 1
-
-    def _create(self, path: str, request: OpenJournal) -> Journal:
-        _load_code()
-        self._directory.check_online()
-        try:
-            if self._files.exists(path):
-                raise RaykaError(ErrorCode.INVALID_REQUEST, f"Producer {request.producer_id} has a put journal already")
-            descriptor = self._files.open(path, create=True)
-        except FileNotFoundError as error:  # the partition was removed since
-            reason = f"{request.topic_partition} is not held here"
-            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason) from error
-        except OSError as error:
-            raise self._directory.failed(error) from error
-        try:
-            return Journal.create(self._files, descriptor, request.producer_id, uuid.UUID(bytes=request.topic_id))
-        except OSError as error:
-            self._files.close(descriptor)
-            self._remove(path)
-            raise self._directory.failed(error) from error
 
     def ring(self, request: DrainJournals, done: Done) -> None:
         """Append what is in the journals of a partition, and watch them."""
@@ -186,39 +159,8 @@ class PutJournals:
     # The life of a partition.
 
     def find(self, directory: str) -> list[FoundJournal]:
-        """The journals in the directory of a partition, in the thread of the disk. Raises KAFKA_STORAGE_ERROR."""
-        found: list[FoundJournal] = []
-        try:
-            for name in self._files.list(directory):
-                if name.endswith(SUFFIX):
-                    self._find(os.path.join(directory, name), found)
-        except OSError as error:
-            for each in found:
-                self._close_file(each.journal)
-            raise self._directory.failed(error) from error
-        return found
-
-    def _find(self, path: str, found: list[FoundJournal]) -> None:
-        """Add the journal of this path. One that was closed, of which the log has everything, is removed."""
-        try:
-            descriptor = self._files.open(path)
-        except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-            logger.warning("%s is no put journal: %s", path, error)
-            return
-        try:
-            journal = Journal.open(self._files, descriptor)
-        except OSError:
-            self._files.close(descriptor)
-            raise
-        if journal is not None and not journal.was_closed:
-            _load_code()
-            found.append(FoundJournal(path, journal))
-            return
-        self._files.close(descriptor)
-        if journal is None:
-            logger.warning("%s is no put journal", path)
-        else:
-            self._remove(path)
+        """As `JournalFiles.find`, in the thread of the disk."""
+        return self._files.find(directory)
 
     def take_over(self, partition: Partition, found: Iterable[FoundJournal]) -> None:
         """Go on with the journals of an earlier process. What they have is appended when the partition is led."""
@@ -226,7 +168,7 @@ class PutJournals:
         for path, journal in found:
             if journal.topic_id != partition.topic_id:
                 logger.warning("%s is a put journal of an earlier topic", path)
-                self._close_file(journal)
+                self._files.close(journal)
                 continue
             journal.follow_log(last_sequences.get(journal.producer_id))
             each = _OpenJournal(path, journal, partition.topic_partition)
@@ -354,7 +296,7 @@ class PutJournals:
         return topic_partition in self._replicas and not _may_have_journals(self._replicas.get(topic_partition))
 
     def _is_left(self, each: _OpenJournal) -> bool:
-        return each.due_s < time.monotonic() and _is_left(each.journal)
+        return each.due_s < time.monotonic() and is_left(each.journal)
 
     # Ending.
 
@@ -367,7 +309,7 @@ class PutJournals:
             self._set(each, partial(each.journal.set_state, JournalState.OPEN))
         elif not each.is_closed:
             self._forget(each, ErrorCode.NONE)
-            self._remove(each.path)
+            self._files.remove(each.path)
 
     def _has_more(self, each: _OpenJournal) -> bool:
         try:
@@ -390,15 +332,7 @@ class PutJournals:
         journals.remove(each)
         if not journals:
             del self._journals[each.topic_partition]
-        self._close_file(each.journal)
-
-    def _remove(self, path: str) -> None:
-        with contextlib.suppress(OSError):
-            self._files.remove_if_present(path)
-
-    def _close_file(self, journal: Journal) -> None:
-        with contextlib.suppress(OSError):
-            self._files.close(journal.descriptor)
+        self._files.close(each.journal)
 
     def _set(self, each: _OpenJournal, write: Callable[[], None]) -> bool:
         """Write a word; whether that was possible."""
@@ -424,22 +358,6 @@ class PutJournals:
         return [each for journals in self._journals.values() for each in journals]
 
 
-def _load_code() -> None:
-    """In the thread of the disk: an actor without journals imports no numpy, and one with them does not wait for it."""
-    from rayka.storage.journal.batches import load_compiled_code
-
-    load_compiled_code()
-
-
 def _may_have_journals(partition: Partition) -> bool:
     """Not where an acknowledgement says more than that the leader has a record."""
     return partition.log.config.flush_messages == LONG_MAX and partition.has_one_replica and not partition.is_internal
-
-
-def _is_left(journal: Journal) -> bool:
-    """Whether no program holds the journal."""
-    try:
-        fcntl.flock(journal.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
