@@ -17,7 +17,7 @@ from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.actors.remote.remote_log import RemoteLog
 from rayka.actors.replica.assignments import DirectoryAssignments
 from rayka.actors.replica.disk import DiskThread
-from rayka.actors.replica.put_journals import FoundJournal
+from rayka.actors.replica.journal_files import FoundJournal
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig, LogConfig
 from rayka.errors import RaykaError
