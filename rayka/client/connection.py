@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ray
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT_S = 120.0
 _PATIENCE_S = 5.0
+_SHOWN_ACTORS = 8
 _RETRY_S = 0.2
 
 
@@ -147,10 +148,22 @@ def _find_controller(namespace: str) -> NamedController:
     while True:
         try:
             return NamedController(namespace)
-        except RaykaError:
+        except RaykaError as error:
             if time.monotonic() >= deadline_s:
-                raise
+                raise RaykaError(error.code, f"{error.message}, {_what_is_there()}") from None
         time.sleep(_RETRY_S)
+
+
+def _what_is_there() -> str:
+    """Which Ray cluster it is, and its named actors: the broker may be in another cluster or namespace."""
+    address = ray.get_runtime_context().gcs_address
+    try:
+        found = cast(list[dict[str, str]], ray.util.list_named_actors(all_namespaces=True))
+    except ray.exceptions.RayError as error:
+        return f"whose GCS is at {address} and does not answer ({error})"
+    names = sorted(f"{each['namespace']}/{each['name']}" for each in found)
+    shown = ", ".join(names[:_SHOWN_ACTORS]) + (", ..." if len(names) > _SHOWN_ACTORS else "")
+    return f"whose GCS is at {address} and whose named actors are: {shown or 'none'}"
 
 
 def require_ray() -> None:

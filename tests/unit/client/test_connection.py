@@ -111,7 +111,10 @@ def test_a_client_is_told_that_no_broker_runs_in_its_ray(monkeypatch):
 
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "get_actor", get_actor)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address="10.0.0.1:6379"))
+    monkeypatch.setattr(ray.util, "list_named_actors", lambda **_: [{"namespace": "other", "name": "rayka-controller"}])
     monkeypatch.setattr(connection, "_PATIENCE_S", 0.3)
     with pytest.raises(RaykaError, match="no rayka broker runs in namespace 'rayka'") as refused:
         rayka.connect()
     assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+    assert refused.value.message.endswith("GCS is at 10.0.0.1:6379 and whose named actors are: other/rayka-controller")
