@@ -11,13 +11,16 @@ import asyncio
 import contextlib
 import logging
 import os
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from rayka.errors import RaykaError
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FIRST_PAUSE_S = 0.1
 MAX_PAUSE_S = 30.0
@@ -30,6 +33,27 @@ failures: Counter[str] = Counter()
 
 class StopLoop(Exception):
     """Raised by a step when its loop is to end."""
+
+
+async def in_daemon_thread(call: Callable[[], T]) -> T:
+    """As `asyncio.to_thread`, for a call that may wait long or for ever: its thread does not keep the process alive."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(method: Callable[[Any], None], outcome: Any) -> None:
+        if not future.done():
+            method(outcome)
+
+    def run() -> None:
+        try:
+            outcome, method = call(), future.set_result
+        except Exception as error:
+            outcome, method = error, future.set_exception  # type: ignore[assignment]
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, method, outcome)
+
+    threading.Thread(target=run, name="rayka-call", daemon=True).start()
+    return await future
 
 
 def exit_process() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rayka.actors.background import in_daemon_thread
 from rayka.client.producer.blocking import Producer
 from rayka.client.producer.future import ProduceFuture
 from rayka.errors import RaykaError
@@ -90,7 +90,7 @@ class QueueWriter:
         """Return when the item is in the log."""
         journal = None if self._journals is None else self._journals.journal
         if journal is not None and not journal.is_closed:
-            await asyncio.to_thread(journal.wait_until_drained)
+            await in_daemon_thread(journal.wait_until_drained)
         await self._producer.send(self._topic, data)
 
     def flush(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from rayka.actors.background import BackgroundTasks, StopLoop
+from rayka.actors.background import BackgroundTasks, StopLoop, in_daemon_thread
 from rayka.actors.node.spec import CONTROLLER_NAME
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.controller import Changes, Position
@@ -118,7 +118,7 @@ class ImageWatch:
             await asyncio.sleep(self._retry_s)
             self._retry_s = min(2 * self._retry_s, _MAX_RETRY_S)
             if isinstance(error, ray.exceptions.ActorDiedError) and isinstance(self._controller, NamedController):
-                await asyncio.to_thread(self._controller.find_again)
+                await in_daemon_thread(self._controller.find_again)  # for ever, where Ray has ended
             return
         self._retry_s = _RETRY_S
         await self.take(changes)

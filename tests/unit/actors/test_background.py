@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from rayka.actors import background
-from rayka.actors.background import BackgroundTasks, StopLoop
+from rayka.actors.background import BackgroundTasks, StopLoop, in_daemon_thread
 
 
 def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -88,3 +91,23 @@ async def test_stop_ends_every_loop() -> None:
     await running.wait()
     await tasks.stop()
     assert loop.cancelled()
+
+
+@in_a_loop
+async def test_a_call_in_a_thread_gives_its_result_or_its_error() -> None:
+    assert await in_daemon_thread(threading.current_thread) is not threading.current_thread()
+    with pytest.raises(ZeroDivisionError):
+        await in_daemon_thread(lambda: 1 // 0)
+
+
+def test_a_call_that_waits_for_ever_does_not_keep_the_process_alive() -> None:
+    """Ray's calls do, once its GCS is gone."""
+    program = (
+        "import asyncio, threading\n"
+        "from rayka.actors.background import in_daemon_thread\n"
+        "async def main():\n"
+        "    call = asyncio.ensure_future(in_daemon_thread(threading.Event().wait))\n"
+        "    await asyncio.sleep(0.1)\n"
+        "asyncio.run(main())\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
