@@ -178,17 +178,17 @@ def kill_leader(cluster: Cluster, name: str) -> None:
 
 
 def test_a_program_that_puts_quickly_gets_a_journal_which_goes_with_it(cluster: Cluster, tmp_path: Path) -> None:
-    queue, producer = Queue(name="quick"), QuickProducer.remote()
+    queue, producer = Queue(name="put-quick"), QuickProducer.remote()
     ray.get(producer.put.remote(queue, str(tmp_path / "put"), 2000), timeout=ENOUGH_S)
     assert queue.qsize() == 2000
-    assert len(journals_of(cluster, "quick")) == 1
+    assert len(journals_of(cluster, "put-quick")) == 1
     queue.put("the last one")
     assert queue.get_nowait_batch(2001) == [*range(2000), "the last one"]
     queue.shutdown()
 
 
 def test_nothing_that_was_put_is_lost_with_the_producer(cluster: Cluster, tmp_path: Path) -> None:
-    queue, producer, path = Queue(name="killed"), QuickProducer.remote(), tmp_path / "put"
+    queue, producer, path = Queue(name="put-killed"), QuickProducer.remote(), tmp_path / "put"
     process_id = ray.get(producer.process_id.remote())
     producer.put.remote(queue, str(path), 10_000_000)
     wait_until(lambda: put_so_far(path) > 5000, ENOUGH_S, "the producer is in the middle")
@@ -200,11 +200,11 @@ def test_nothing_that_was_put_is_lost_with_the_producer(cluster: Cluster, tmp_pa
 
 
 def test_nothing_that_was_put_is_lost_or_doubled_with_the_leader(cluster: Cluster, tmp_path: Path) -> None:
-    queue, producer, path = Queue(name="led"), QuickProducer.remote(), tmp_path / "put"
+    queue, producer, path = Queue(name="put-led"), QuickProducer.remote(), tmp_path / "put"
     put = producer.put.remote(queue, str(path), 60_000)
     for kill in range(1, 4):
         wait_until(lambda kill=kill: put_so_far(path) > 10_000 * kill, ENOUGH_S, "the producer is in the middle")
-        kill_leader(cluster, "led")
+        kill_leader(cluster, "put-led")
     assert ray.get(put, timeout=ENOUGH_S) == 60_000
     wait_until(lambda: queue.lag() == 60_000, ENOUGH_S, "the leader has read the journal")
     items = everything(queue)
@@ -213,11 +213,11 @@ def test_nothing_that_was_put_is_lost_or_doubled_with_the_leader(cluster: Cluste
 
 
 def test_nothing_that_was_put_is_lost_with_the_producer_and_the_leader(cluster: Cluster, tmp_path: Path) -> None:
-    queue, producer, path = Queue(name="both"), QuickProducer.remote(), tmp_path / "put"
+    queue, producer, path = Queue(name="put-both"), QuickProducer.remote(), tmp_path / "put"
     process_id = ray.get(producer.process_id.remote())
     producer.put.remote(queue, str(path), 10_000_000)
     wait_until(lambda: put_so_far(path) > 5000, ENOUGH_S, "the producer is in the middle")
-    leader = ray.get_actor(leader_of(cluster, "both"), namespace="rayka")
+    leader = ray.get_actor(leader_of(cluster, "put-both"), namespace="rayka")
     leader_id = ray.get(leader.process_id.remote())
     os.kill(leader_id, signal.SIGKILL)
     os.kill(process_id, signal.SIGKILL)
@@ -230,7 +230,7 @@ def test_nothing_that_was_put_is_lost_with_the_producer_and_the_leader(cluster: 
 
 def test_items_of_all_sizes_stay_in_order(cluster: Cluster) -> None:
     """Large items do not go through the journal."""
-    queue = Queue(name="sizes")
+    queue = Queue(name="put-sizes")
     sizes = [100, 100, 200_000, 50, 64_000, 70_000, 10] * 40
     for number, size in enumerate(sizes):
         queue.put((number, b"x" * size))
@@ -241,9 +241,9 @@ def test_items_of_all_sizes_stay_in_order(cluster: Cluster) -> None:
 
 
 def test_a_put_after_shutdown_is_an_error_with_a_journal_too(cluster: Cluster) -> None:
-    queue = Queue(name="gone")
+    queue = Queue(name="put-gone")
     put_until_journal(queue)
-    Queue(name="gone").shutdown()
+    Queue(name="put-gone").shutdown()
     refusals: list[RaykaError] = []
 
     def is_refused() -> bool:

@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import threading
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import ray
+import ray._private.auto_init_hook
 import ray.exceptions
 
 from rayka.actors.background import BackgroundTasks, StopLoop, in_daemon_thread
@@ -26,11 +28,29 @@ from rayka.metadata.records import RemoveTopicRecord
 
 logger = logging.getLogger(__name__)
 
+_OWN_THREADS = "rayka-"
 _RETRY_S = 0.1
 _MAX_RETRY_S = 2.0
 
 
 ImageChanged = Callable[[MetadataImage, MetadataImage, frozenset[uuid.UUID]], Awaitable[None] | None]
+
+
+def _keep_ray_from_starting() -> None:
+    """Let no thread of ours start Ray. A call to Ray starts a cluster in a process that is in none, also in one that
+    has just left its own; then nothing in the process would find the broker any more.
+    """
+    hook: Any = ray._private.auto_init_hook
+    start = hook.auto_init_ray
+
+    def auto_init_ray() -> None:
+        if not threading.current_thread().name.startswith(_OWN_THREADS):
+            start()
+
+    hook.auto_init_ray = auto_init_ray
+
+
+_keep_ray_from_starting()
 
 
 def find_controller(namespace: str) -> Any:
@@ -58,7 +78,7 @@ class NamedController:
 
     def find_again(self) -> None:
         """Look the name up, since the actor has died for good. While nobody has the name nothing changes."""
-        with contextlib.suppress(RaykaError):
+        with contextlib.suppress(RaykaError, ray.exceptions.RayError):
             self._handle = find_controller(self._namespace)
 
 
@@ -117,7 +137,10 @@ class ImageWatch:
             logger.warning("the controller is unavailable (%s); the last metadata image stays in use", _reason(error))
             await asyncio.sleep(self._retry_s)
             self._retry_s = min(2 * self._retry_s, _MAX_RETRY_S)
-            if isinstance(error, ray.exceptions.ActorDiedError) and isinstance(self._controller, NamedController):
+            has_died = isinstance(error, ray.exceptions.ActorDiedError) and isinstance(
+                self._controller, NamedController
+            )
+            if has_died and ray.is_initialized():
                 await in_daemon_thread(self._controller.find_again)  # for ever, where Ray has ended
             return
         self._retry_s = _RETRY_S

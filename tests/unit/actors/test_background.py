@@ -111,3 +111,19 @@ def test_a_call_that_waits_for_ever_does_not_keep_the_process_alive() -> None:
         "asyncio.run(main())\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_thread_of_ours_never_starts_ray() -> None:
+    """Ray starts a cluster for a call in a process without one, also in one that has just left its own."""
+    program = (
+        "import threading, ray\n"
+        "from rayka.actors.controller.watch import NamedController\n"
+        "def call():\n"
+        "    try: NamedController('rayka')\n"
+        "    except Exception as error: print(type(error).__name__)\n"
+        "thread = threading.Thread(target=call, name='rayka-client')\n"
+        "thread.start(); thread.join()\n"
+        "print(ray.is_initialized())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["RaySystemError", "False"], done.stderr
