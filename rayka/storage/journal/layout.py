@@ -12,8 +12,8 @@ of the same file system. A power cut may take both; so topics that flush before 
   they lie in the file is that modulo `CAPACITY`.
 - A frame lies in one piece. Where the next one has no room before the end, the position goes on to the next multiple of
   `CAPACITY`, when the leader has read all that was written. So nothing is written over that is not in the log.
-- A frame that the program did not finish, or of which a power cut took a part, fails its CRC, and one of an earlier
-  round has an earlier number. The leader reads up to there.
+- The leader reads up to `WRITTEN`. A frame there that fails its CRC, or has another number than the next one, is
+  damaged, say by a power cut: the leader closes the journal and keeps its file.
 - `WRITTEN` is the program's. All other words are the leader's.
 - The program writes a frame, then `WRITTEN`, and then reads `STATE` and `WATCHED`. The leader writes these, and then
   looks for frames once more. So no frame is left behind: either the leader sees it, or the program sees the new word.

@@ -23,7 +23,7 @@ def _read_uint32(data: Bytes, position: int) -> int:
 
 @compiled
 def scan_frames(data: Bytes, next_number: int, positions: Longs, lengths: Longs) -> tuple[int, int]:
-    """Find the records of the frames that follow each other from number `next_number` on; any number if it is -1.
+    """Find the records of the frames that follow each other from number `next_number` on.
 
     Sets where they lie in `data`; where their arrays are full, the frame is left. Returns the size of the frames and
     the number of their records.
@@ -36,8 +36,6 @@ def scan_frames(data: Bytes, next_number: int, positions: Longs, lengths: Longs)
         records = _read_uint32(data, position + 16)
         body = position + _HEADER_BYTES
         table = _LENGTH_BYTES * records if records > 1 else 0
-        if next_number < 0:
-            next_number = number
         if size > len(data) - body or records < 1 or records > len(positions) - count or table > size:
             break
         if number != next_number + count or crc32c(data, position + _CRC_BYTES, body + size) != _read_uint32(
