@@ -1,8 +1,9 @@
 """A producer's transactions, with an epoch for each (KIP-98, KIP-890).
 
 Leaders add partitions to a transaction as batches come, so the client says only when it ends. Where the outcome of an
-end stays unknown the producer starts over with its next transaction: the coordinator then finishes what was decided, or
-aborts what was not. A producer that another one with its transactional id has replaced can do nothing any more.
+end stays unknown the producer asks before its next transaction: the coordinator then finishes what was decided, or
+aborts what was not. It asks in the epoch of the transaction in doubt, since an InitProducerId without an epoch would
+fence a producer that has replaced it meanwhile. A producer that was replaced can do nothing any more.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ R = TypeVar("R")
 Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 """The offsets of the next records to read."""
 
-_FATAL = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
+_FATAL = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+_NOBODY = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 _WAIT_MS = 100
 
 
@@ -47,7 +49,7 @@ class Transactions:
         given = config.transactional_id if joined is None else joined.transactional_id
         assert given is not None
         self.transactional_id: str = given
-        self.producer = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH) if joined is None else joined[1:]
+        self.producer = _NOBODY if joined is None else joined[1:]
         self.is_open = joined is not None
         self.has_sent = False
         self.error: RaykaError | None = None
@@ -55,6 +57,8 @@ class Transactions:
         self._config = config
         self._fenced: RaykaError | None = None
         self._is_ending = False
+        self._in_doubt = _NOBODY
+        """The producer whose last transaction may be open, decided or never begun."""
 
     def check_open(self) -> None:
         """Raise INVALID_TXN_STATE outside of a transaction, and while it is being ended."""
@@ -89,11 +93,37 @@ class Transactions:
         self._check_own()
         if self._fenced is not None:
             raise self._fenced
-        if self.producer[0] == NO_PRODUCER_ID:
-            request = InitProducerIdRequest(
-                self.transactional_id, self._config.transaction_timeout_ms, max_wait_ms=_WAIT_MS
-            )
+        if self._in_doubt != _NOBODY:
+            await self._resolve_doubt()
+        elif self.producer == _NOBODY:
+            await self._init(_NOBODY)
+
+    async def _init(self, before: tuple[int, int]) -> None:
+        """Become the producer of the transactional id. With an id and epoch, only if nobody has replaced these."""
+        timeout_ms = self._config.transaction_timeout_ms
+        request = InitProducerIdRequest(self.transactional_id, timeout_ms, *before, max_wait_ms=_WAIT_MS)
+        await self._take_producer(request)
+
+    async def _resolve_doubt(self) -> None:
+        """Abort the transaction in doubt; if it is committed already, wait for that to be done."""
+        try:
+            await self._decide(False)
+        except RaykaError as refused:
+            if refused.code is not ErrorCode.INVALID_TXN_STATE:
+                raise
+            await self._decide(True)
+
+    async def _decide(self, is_committed: bool) -> None:
+        """End the transaction in doubt. One of an id that the coordinator has forgotten (it expired) was aborted."""
+        request = EndTxnRequest(self.transactional_id, *self._in_doubt, is_committed, FIRST_WITH_EPOCH_BUMP)
+        try:
             await self._take_producer(request)
+        except RaykaError as refused:
+            if refused.code is not ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+                raise
+            await self._init(self._in_doubt)
+            if is_committed:
+                raise
 
     async def begin(self) -> None:
         """Begin a transaction. Raises INVALID_TXN_STATE if one is open, and PRODUCER_FENCED."""
@@ -119,12 +149,9 @@ class Transactions:
         self.is_open = False
         if not self.has_sent:
             return
-        request = EndTxnRequest(self.transactional_id, *self.producer, is_committed, FIRST_WITH_EPOCH_BUMP)
-        try:
-            await self._take_producer(request)
-        except BaseException:  # also if it is cancelled: under this epoch a request on its way could end another one
-            self.producer = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-            raise
+        # A request that is cancelled is on its way: in this epoch it could end another transaction.
+        self._in_doubt, self.producer = self.producer, _NOBODY
+        await self._decide(is_committed)
 
     async def leave(self, flush: Callable[[], Awaitable[None]]) -> None:
         """Abort a transaction that is still open, as nobody will end it; its readers would wait for the timeout."""
@@ -164,7 +191,7 @@ class Transactions:
             new_producer_id = await self._broker.controller.allocate_producer_id()
             await self._take_producer(dataclasses.replace(request, new_producer_id=new_producer_id))
         elif answer.error is ErrorCode.NONE:
-            self.producer = (answer.producer_id, answer.producer_epoch)
+            self.producer, self._in_doubt = (answer.producer_id, answer.producer_epoch), _NOBODY
         else:
             raise self._refused(answer.error)
 

@@ -12,6 +12,7 @@ from rayka.client.cluster import Cluster
 from rayka.client.group.blocking import GroupConsumer
 from rayka.client.group.coordinator import GroupMetadata
 from rayka.coordinator.request import Request
+from rayka.coordinator.transactions.records import TransactionRecord
 from rayka.coordinator.transactions.requests import EndTxnRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.testing import wait_until
@@ -152,6 +153,89 @@ def test_the_latest_producer_of_an_id_fences_the_others(cluster: Cluster) -> Non
             zombie.begin_transaction()
         assert refused(again) is ErrorCode.PRODUCER_FENCED
     assert committed(cluster) == [b"successor"]
+
+
+def test_a_producer_that_was_replaced_while_an_end_was_in_doubt_stays_fenced(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next transaction must not fence the successor, which may have read and committed the same input."""
+    coordinators = connection.broker.transactions
+    execute = coordinators.execute
+
+    async def answer_no_end(request: Request[Any]) -> Any:
+        if isinstance(request, EndTxnRequest):
+            await asyncio.Event().wait()
+        return await execute(request)
+
+    with (
+        cluster.producer(transactional_id="t", max_block_ms=500) as zombie,
+        cluster.producer(transactional_id="t") as successor,
+    ):
+        zombie.begin_transaction()
+        zombie.send("events", b"in doubt").get(30)
+        with monkeypatch.context() as stopped:
+            stopped.setattr(coordinators, "execute", answer_no_end)
+            with pytest.raises(RaykaError) as in_doubt:
+                zombie.commit_transaction()
+        assert refused(in_doubt) is ErrorCode.REQUEST_TIMED_OUT
+        with successor.transaction():
+            successor.send("events", b"successor")
+        with pytest.raises(RaykaError) as fenced:
+            zombie.begin_transaction()
+        assert refused(fenced) is ErrorCode.PRODUCER_FENCED
+        with successor.transaction():
+            successor.send("events", b"successor again")
+    assert committed(cluster) == [b"successor", b"successor again"]
+
+
+def test_a_commit_that_was_carried_out_while_in_doubt_fences_nobody(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator knows only what is in its log, as if it had been loaded since: not the epoch of before."""
+    coordinators = connection.broker.transactions
+    execute = coordinators.execute
+
+    async def answer_too_late(request: Request[Any]) -> Any:
+        answer = await execute(request)
+        if isinstance(request, EndTxnRequest):
+            await asyncio.Event().wait()
+        return answer
+
+    with cluster.producer(transactional_id="t", max_block_ms=500) as producer:
+        producer.begin_transaction()
+        producer.send("events", b"a").get(30)
+        with monkeypatch.context() as stopped:
+            stopped.setattr(coordinators, "execute", answer_too_late)
+            with pytest.raises(RaykaError) as in_doubt:
+                producer.commit_transaction()
+        assert refused(in_doubt) is ErrorCode.REQUEST_TIMED_OUT
+        with producer.transaction():
+            producer.send("events", b"b")
+    assert committed(cluster) == [b"a", b"b"]
+
+
+def test_a_producer_goes_on_when_its_id_has_expired(cluster: Cluster, connection: LocalConnection) -> None:
+    """`transactional.id.expiration.ms`: a week without a transaction."""
+    with cluster.producer(transactional_id="t") as producer:
+        with producer.transaction():
+            producer.send("events", b"a")
+        connection.broker.transactions.core.replay(TransactionRecord("t", None))
+        producer.begin_transaction()
+        with pytest.raises(RaykaError) as unknown:
+            producer.send("events", b"lost").get(30)
+        assert refused(unknown) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send("events", b"b")
+        connection.broker.transactions.core.replay(TransactionRecord("t", None))
+        with cluster.producer(transactional_id="t") as successor, successor.transaction():
+            successor.send("events", b"c")
+        producer.begin_transaction()
+        producer.send("events", b"of a zombie")
+        with pytest.raises(RaykaError) as fenced:
+            producer.abort_transaction()
+        assert refused(fenced) is ErrorCode.PRODUCER_FENCED
+    assert committed(cluster) == [b"a", b"b", b"c"]
 
 
 def test_a_consumer_commits_how_far_it_has_read_with_the_transaction(cluster: Cluster) -> None:
