@@ -80,6 +80,11 @@ class TimerQueue(Generic[K]):
         entry = self._entries.get(key)
         return None if entry is None else entry.deadline_ms
 
+    def argument(self, key: K) -> Any:
+        """What `pop` will return with `key`; None if it has no deadline."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.argument
+
     def next_deadline(self) -> int | None:
         """When the next key is due; None if nothing is scheduled."""
         self._settle()

@@ -218,6 +218,24 @@ def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
     assert owned(b) == [[0, 1, 2, 3]]
 
 
+def test_a_member_has_its_whole_rebalance_timeout_for_each_revocation() -> None:
+    """While a group grows one after the other, its first member has always something more to give up."""
+    shell = new_shell()
+    shell.set_topics(topics("t", partitions=120, version=2))
+    a, *others = (ConsumerClient(shell, f"m{number}") for number in range(10))
+    a.join()
+    for number, joining in enumerate(others):
+        joining.join()
+        assert a.heartbeat().error is E.NONE
+        for _ in range(2):
+            shell.advance(5_000)
+            for member in others[:number]:
+                member.heartbeat()
+    assert shell.now.ms > 60_000
+    assert a.heartbeat().error is E.NONE
+    assert a.partitions
+
+
 def test_members_use_the_short_interval_while_the_group_changes() -> None:
     shell = new_shell()
     a = ConsumerClient(shell, "a")

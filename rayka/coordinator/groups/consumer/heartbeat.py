@@ -230,12 +230,15 @@ class ConsumerHeartbeat:
                 del self._overdue[group_id]
 
     def watch_revocation(self, group_id: str, member: ConsumerMember, now: Now) -> None:
-        """A member that has to revoke partitions has its rebalance timeout for it; then it is removed."""
+        """A member that has to revoke partitions has its rebalance timeout for it; then it is removed.
+
+        The time begins again when others have to be revoked: while a group grows, that may happen with each heartbeat.
+        """
         key = GroupTimerKey(GroupTimer.REBALANCE, group_id, member.member_id)
         if member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._timers.cancel(key)
-        elif key not in self._timers:
-            self._timers.schedule(key, now.ms + member.rebalance_timeout_ms, member.member_epoch)
+        elif self._timers.argument(key) != member.pending_revocation:
+            self._timers.schedule(key, now.ms + member.rebalance_timeout_ms, member.pending_revocation)
 
     def forget(self, group_id: str, member_id: str) -> None:
         """Cancel all deadlines of a member."""

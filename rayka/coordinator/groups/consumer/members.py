@@ -284,7 +284,7 @@ def _is_overdue(group: ConsumerGroup, key: GroupTimerKey, argument: Any) -> bool
         return False
     match key.timer:
         case GroupTimer.REBALANCE:
-            return member.state is MemberState.UNREVOKED_PARTITIONS and member.member_epoch == argument
+            return member.state is MemberState.UNREVOKED_PARTITIONS and member.pending_revocation == argument
         case GroupTimer.MEMBER_JOIN | GroupTimer.MEMBER_SYNC:
             return member.classic is not None
         case timer:
