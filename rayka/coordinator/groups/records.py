@@ -121,6 +121,10 @@ class ClassicMemberMetadata(NamedTuple):
     session_timeout_ms: int
     supported_protocols: tuple[ClassicProtocol, ...]
 
+    def protocol_names(self) -> frozenset[str]:
+        """The names of the protocols, each once."""
+        return frozenset(protocol.name for protocol in self.supported_protocols)
+
 
 class ConsumerGroupMemberMetadataValue(NamedTuple):
     """What a member reported of itself."""

@@ -12,7 +12,7 @@ from rayka.coordinator.groups.consumer.assignors import AssignorMember, assign_u
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest
 from rayka.coordinator.groups.settings import GroupSettings
 from rayka.errors import ErrorCode
-from tests.unit.coordinator.clients import ConsumerClient, topics
+from tests.unit.coordinator.clients import ClassicClient, ConsumerClient, topics
 from tests.unit.coordinator.shell import Shell
 
 
@@ -111,6 +111,22 @@ def test_a_member_that_syncs_with_a_large_classic_group_costs_no_copy_of_it() ->
     members = [shell.answer(handle) for handle in handles]
     followers = [member for member in members if member.member_id != member.leader]
     assert peak_bytes_of(lambda: shell.sync(followers[1_000])) < 30_000
+
+
+def test_a_classic_member_that_joins_a_large_consumer_group_touches_a_bounded_part_of_it() -> None:
+    calls, memory = [], 0
+    for size in (50, 1_000):
+        shell = Shell(GroupSettings())
+        shell.set_topics(topics("t", partitions=size + 3))
+        shell.validates = False
+        ConsumerClient(shell, "consumer").join()
+        members = [ClassicClient(shell) for _ in range(size + 2)]
+        for member in (*members, *members[:-2]):
+            member.step()
+        calls.append(calls_of(members[-2].step))
+        memory = peak_bytes_of(members[-1].step)
+    assert calls[1] < 1.5 * calls[0]
+    assert memory < 30_000
 
 
 def test_one_member_with_more_topics_does_not_make_assigning_to_a_large_group_slow() -> None:

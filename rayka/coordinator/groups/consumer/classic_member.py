@@ -53,10 +53,8 @@ class ClassicConsumer:
             )
             raise RaykaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, reason)
         self._heartbeats.check_room(group, member_id, request.group_instance_id)
-        others = [protocols_of(member) for member in group.classic_members()]
-        names = {protocol.name for protocol in request.protocols}
-        common = names.intersection(*({protocol.name for protocol in protocols} for protocols in others))
-        if request.protocol_type != consumer_protocol.PROTOCOL_TYPE or not common:
+        is_supported = group.classic_members_support([protocol.name for protocol in request.protocols])
+        if request.protocol_type != consumer_protocol.PROTOCOL_TYPE or not is_supported:
             raise RaykaError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"Member {member_id}'s protocols are not supported."
             )

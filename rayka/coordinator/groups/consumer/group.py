@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 import uuid
 from collections import Counter
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Collection, Iterator, MutableMapping
 from typing import NamedTuple, TypeVar
 
 from rayka.coordinator.groups.consumer import protocol as consumer_protocol
@@ -82,6 +82,7 @@ class ConsumerGroup:
         self._patterns: MutableMapping[str, int] = {}
         self._assignors: MutableMapping[str, int] = {}
         self._classic_members = 0
+        self._classic_protocols: MutableMapping[str, int] = {}
         self.checked_version = -1
         """Soft: the metadata version that the group's patterns and epoch are known to agree with."""
 
@@ -152,9 +153,9 @@ class ConsumerGroup:
         """How many members speak the classic protocol."""
         return self._classic_members
 
-    def classic_members(self) -> Iterator[ConsumerMember]:
-        """The members that speak the classic protocol."""
-        return (member for member in self.members.values() if member.classic is not None)
+    def classic_members_support(self, names: Collection[str]) -> bool:
+        """Whether all members that speak the classic protocol support one of these protocols."""
+        return any(self._classic_protocols.get(name, 0) == self._classic_members for name in names)
 
     def is_in_step_with(self, topics: Topics) -> bool:
         """Whether the topics are unchanged since the last group epoch."""
@@ -239,6 +240,8 @@ class ConsumerGroup:
             _add(self._assignors, member.server_assignor, change)
         if member.classic is not None:
             self._classic_members += change
+            for name in member.classic.protocol_names():
+                _add(self._classic_protocols, name, change)
 
     def _own(self, member: ConsumerMember) -> None:
         for partitions in (member.assigned, member.pending_revocation):
@@ -309,7 +312,9 @@ class ConsumerGroup:
         patterns = Counter(m.subscribed_topic_regex for m in members if m.subscribed_topic_regex)
         assert self._patterns == patterns
         assert self._assignors == Counter(m.server_assignor for m in members if m.server_assignor)
-        assert self._classic_members == sum(member.classic is not None for member in members)
+        classic = [member.classic for member in members if member.classic is not None]
+        assert self._classic_members == len(classic)
+        assert self._classic_protocols == Counter(name for one in classic for name in one.protocol_names())
 
 
 def _owned_partitions(member: ConsumerMember) -> Iterator[tuple[uuid.UUID, int]]:
