@@ -2,7 +2,8 @@
 
 A heartbeat moves a deadline further out thousands of times before it is ever reached, so moving it only rewrites the
 deadline; the entry keeps its place in the heap. When the entry reaches the front it is either due, or goes back to its
-real deadline. An idle group costs nothing, a busy one a dictionary look-up for each heartbeat.
+real deadline. An idle group costs nothing, a busy one a dictionary look-up for each heartbeat. A cancelled deadline too
+keeps its place until it would be due, unless most of the places are of such.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
+
+_FEW = 64
+"""So many places may be out of use in any queue."""
 
 K = TypeVar("K")
 
@@ -99,7 +103,18 @@ class TimerQueue(Generic[K]):
         return key, self._entries.pop(key).argument
 
     def _push(self, deadline_ms: int, key: K) -> None:
-        heapq.heappush(self._heap, (deadline_ms, next(self._sequence), key))
+        if len(self._heap) > 2 * len(self._entries) + _FEW:
+            self._rebuild()
+        else:
+            heapq.heappush(self._heap, (deadline_ms, next(self._sequence), key))
+
+    def _rebuild(self) -> None:
+        """Give a place to each deadline, and to nothing else: many short transactions may have long timeouts."""
+        for entry in self._entries.values():
+            entry.queued_ms = entry.deadline_ms
+        places = ((entry.deadline_ms, next(self._sequence), key) for key, entry in self._entries.items())
+        self._heap = list(places)
+        heapq.heapify(self._heap)
 
     def _settle(self) -> None:
         """Correct the head of the heap: drop cancelled entries, put moved ones back."""

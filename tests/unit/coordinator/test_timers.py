@@ -55,3 +55,35 @@ def test_heartbeats_do_not_make_the_queue_grow() -> None:
     for now in range(10_000):
         queue.schedule("member", now + 45_000)
     assert len(queue._heap) == 1
+
+
+def test_cancelled_deadlines_do_not_make_the_queue_grow() -> None:
+    queue: TimerQueue[int] = TimerQueue()
+    queue.schedule(-1, 5_000)
+    for transaction in range(10_000):
+        queue.schedule(transaction % 10, transaction + 900_000)
+        assert queue.deadline(transaction % 10) == transaction + 900_000
+        queue.cancel(transaction % 10)
+    assert len(queue._heap) < 100
+    assert queue.pop(5_000) == (-1, None)
+    assert queue.next_deadline() is None
+
+
+def test_a_queue_that_drops_cancelled_deadlines_keeps_the_others_in_order() -> None:
+    chance = random.Random(2)
+    queue: TimerQueue[int] = TimerQueue()
+    deadlines = {key: chance.randrange(1_000) for key in range(2_000)}
+    for key, deadline in deadlines.items():
+        queue.schedule(key, deadline)
+    kept = {key: deadlines[key] for key in chance.sample(range(2_000), 20)}
+    for key in deadlines.keys() - kept.keys():
+        queue.cancel(key)
+    kept[-1] = 500
+    queue.schedule(-1, 500)
+    assert len(queue._heap) == len(kept)
+    popped = []
+    while (deadline_ms := queue.next_deadline()) is not None:
+        key, _ = queue.pop(deadline_ms) or (None, None)
+        popped.append((deadline_ms, key))
+    assert sorted(popped) == sorted((deadline, key) for key, deadline in kept.items())
+    assert [deadline for deadline, _ in popped] == sorted(kept.values())
