@@ -25,8 +25,11 @@ class Repeat(NamedTuple):
 
     @classmethod
     def of(cls, metadata: TransactionMetadata, request: EndTxnRequest) -> Repeat:
-        """An older client's request can't be told from that for its next transaction."""
-        if not _has_epoch_bump(request):
+        """An older client's request can't be told from that for its next transaction.
+
+        If the last transaction was one of an older client, its end has bumped no epoch: a new producer has.
+        """
+        if min(request.transaction_version, metadata.client_transaction_version) < FIRST_WITH_EPOCH_BUMP:
             return cls()
         same_id = metadata.producer_id == request.producer_id
         was_replaced = metadata.previous_producer_id == request.producer_id and metadata.producer_epoch == 0

@@ -137,6 +137,20 @@ def test_a_producer_that_was_replaced_cannot_abort_the_transaction_of_its_succes
     assert shell.state is TransactionState.ONGOING
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_producer_of_the_new_version_is_fenced_by_one_of_the_old_version(commits: bool) -> None:
+    """The epoch that follows its own is not that of its own next transaction: its successor has it."""
+    shell = Shell()
+    fenced, successor = shell.init(), shell.init()
+    assert (fenced.producer_epoch, successor.producer_epoch) == (0, 1)
+    shell.add(successor, ORDERS)
+    shell.end(successor, commits)
+    assert shell.end(fenced, commits, version=2).error is ErrorCode.PRODUCER_FENCED
+    shell.write_markers()
+    assert shell.end(fenced, commits, version=2).error is ErrorCode.PRODUCER_FENCED
+    assert shell.add(successor, ORDERS) == (NONE,)
+
+
 def test_a_producer_may_go_on_after_an_error_and_repeat_that_request() -> None:
     shell = Shell()
     producer = shell.init()
