@@ -3,8 +3,9 @@
 Producers, coordinators and leaders send each other requests. Any of them may be lost, and come again at any time later;
 an append to the coordinator's log may fail; a coordinator may die and its markers arrive after those of its successor.
 Whatever happens, the records of a transaction get one outcome in all partitions, and it is one that the transaction's
-own producer asked for, or an abort. Clients of transaction version 0 have the same epoch in all transactions, so only
-from version 2 on (KIP-890) that is so for late requests of earlier transactions too.
+own producer asked for, or an abort. Two producers never have the same epoch. Clients of transaction version 0 have one
+epoch in all their transactions, so only from version 2 on (KIP-890) the outcome is safe from late requests of earlier
+transactions too.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Producer:
 
     producer_id: int
     epoch: int
+    version: int
     transaction: Transaction = field(default_factory=Transaction)
     sequences: dict[TopicPartition, int] = field(default_factory=dict)
     is_alive: bool = True
@@ -94,19 +96,24 @@ class Transactions(RuleBasedStateMachine):
         self.waiting: dict[int, Callable[[Any], None]] = {}
         self.next_append_fails = False
 
-    @initialize(version=st.sampled_from([0, 2]), epoch=st.sampled_from([0, MAX_EPOCH - 4, MAX_EPOCH - 2]))
-    def begin(self, version: int, epoch: int) -> None:
-        self.version = version
+    @initialize(
+        versions=st.sampled_from([(0,), (2,), (0, 2)]), epoch=st.sampled_from([0, MAX_EPOCH - 4, MAX_EPOCH - 2])
+    )
+    def begin(self, versions: tuple[int, ...], epoch: int) -> None:
+        self.versions = versions
+        self.version = min(versions)
+        """Where requests come late, of the version that allows the least of that."""
         self.log.append(encode(TransactionRecord(ID, TransactionMetadata(7, epoch, TIMEOUT_MS, 1))))
         self.load()
-        self.init_producer(resumes=False, waits=False)
+        self.init_producer(versions[-1], resumes=False, waits=False)
 
     @rule(data=st.data(), event=st.sampled_from(EVENTS), is_lost=st.booleans())
     def happens(self, data: Any, event: str, is_lost: bool) -> None:
         """One event. With a rule for each, Hypothesis would leave most out of a run, and nothing would commit."""
         match event:
             case "init":
-                self.init_producer(resumes=data.draw(st.booleans()), waits=is_lost)
+                version = data.draw(st.sampled_from(self.versions))
+                self.init_producer(version, resumes=data.draw(st.booleans()), waits=is_lost)
             case "again":
                 self.request_comes_again(data)
             case "marker":
@@ -194,7 +201,7 @@ class Transactions(RuleBasedStateMachine):
 
     # -- producers ------------------------------------------------------------------------------
 
-    def init_producer(self, resumes: bool, waits: bool) -> None:
+    def init_producer(self, version: int, resumes: bool, waits: bool) -> None:
         """A producer begins; the one before it, which does not know that, goes on."""
         known = self.producers[-1] if resumes and self.producers and self.producers[-1].is_alive else None
         request = InitProducerIdRequest(
@@ -211,7 +218,7 @@ class Transactions(RuleBasedStateMachine):
             assert response.producer_epoch < MAX_EPOCH
             if known is not None:
                 known.is_alive = False
-            self.producers.append(Producer(response.producer_id, response.producer_epoch))
+            self.producers.append(Producer(response.producer_id, response.producer_epoch, version))
 
         self.ask(dataclasses.replace(request, max_wait_ms=WAIT_MS if waits else 0), begun)
 
@@ -219,10 +226,10 @@ class Transactions(RuleBasedStateMachine):
         """A producer takes its next step."""
         alive = [producer for producer in self.producers if producer.is_alive]
         if not alive:
-            self.init_producer(resumes=False, waits=is_lost)
+            self.init_producer(self.versions[-1], resumes=False, waits=is_lost)
             return
         producer = alive[index % len(alive)]
-        may_end = producer.transaction.has_records or self.version >= 2
+        may_end = producer.transaction.has_records or producer.version >= 2
         if producer.unanswered is not None or producer.has_failed or (step != "produce" and may_end):
             self.end(producer, commits=step == "commit" and not producer.has_failed, is_lost=is_lost)
         else:
@@ -231,9 +238,9 @@ class Transactions(RuleBasedStateMachine):
     def produce(self, producer: Producer, partition: TopicPartition, is_late: bool) -> None:
         """The leader verifies, or adds, and appends. A producer that hears nothing can only abort."""
         request = AddPartitionsRequest(
-            ID, producer.producer_id, producer.epoch, (partition,), transaction_version=self.version
+            ID, producer.producer_id, producer.epoch, (partition,), transaction_version=producer.version
         )
-        if self.version < 2:
+        if producer.version < 2:
             (error,) = self.answer_to(request).errors
             self.sent.append(request)
             if error is not NONE:
@@ -292,7 +299,9 @@ class Transactions(RuleBasedStateMachine):
 
     def end(self, producer: Producer, commits: bool, is_lost: bool) -> None:
         """End the transaction; a producer whose response was lost asks the same again."""
-        request = producer.unanswered or EndTxnRequest(ID, producer.producer_id, producer.epoch, commits, self.version)
+        request = producer.unanswered or EndTxnRequest(
+            ID, producer.producer_id, producer.epoch, commits, producer.version
+        )
         producer.transaction.asked.add(request.is_committed)
         response = self.answer_to(request)
         self.sent.append(request)
@@ -304,7 +313,7 @@ class Transactions(RuleBasedStateMachine):
             producer.is_alive = False
             return
         producer.transaction, producer.has_failed = Transaction(), False
-        if self.version >= 2:
+        if producer.version >= 2:
             assert (response.producer_id, response.producer_epoch) != (producer.producer_id, producer.epoch)
             assert response.producer_epoch < MAX_EPOCH
             producer.producer_id, producer.epoch = response.producer_id, response.producer_epoch
@@ -368,6 +377,11 @@ class Transactions(RuleBasedStateMachine):
         self.ms += ms
         while (result := self.core.expire(self.now)) is not None:
             self.carry_out(result)
+
+    @invariant()
+    def each_producer_has_an_epoch_of_its_own(self) -> None:
+        alive = [(producer.producer_id, producer.epoch) for producer in self.producers if producer.is_alive]
+        assert len(alive) == len(set(alive)), alive
 
     @invariant()
     def state_is_valid(self) -> None:
