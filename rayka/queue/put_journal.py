@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
+from weakref import WeakSet
 
 from rayka.client.loop import LoopThread
 from rayka.errors import ErrorCode, RaykaError
@@ -47,12 +48,15 @@ class PutJournal:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # tells the leader that this process lives
-            mapping = mmap.mmap(descriptor, HEADER_BYTES)
+            self._mapping = mmap.mmap(descriptor, HEADER_BYTES)
         except (OSError, ValueError):
             os.close(descriptor)
             raise
-        self._writer = JournalWriter(partial(os.pwrite, descriptor), memoryview(mapping).cast("q"))
-        weakref.finalize(self, os.close, descriptor).atexit = False  # it may be used until the process ends
+        self._words = memoryview(self._mapping).cast("q")
+        self._writer = JournalWriter(partial(os.pwrite, descriptor), self._words)
+        self._close = weakref.finalize(self, os.close, descriptor)
+        self._close.atexit = False  # it may be used until the process ends
+        _all.add(self)
 
     def put(self, items: Sequence[bytes]) -> int:
         """Write items, none larger than `max_record_bytes`, and return how many the log has or will have.
@@ -60,7 +64,7 @@ class PutJournal:
         It has not the others, nor those of later calls: the journal is closed, or the disk takes no more. Raises
         REQUEST_TIMED_OUT if the leader makes no room for two minutes.
         """
-        done, pauses = 0, _Pauses("room in a put journal")
+        done, pauses = 0, None
         while done < len(items):
             with self._lock:
                 try:
@@ -72,7 +76,10 @@ class PutJournal:
             done += count
             if not self._writer.is_watched:
                 self._ring()
-            if not count:
+            if count:
+                pauses = None
+            else:
+                pauses = pauses or _Pauses("room in a put journal")
                 pauses.wait()
         return done
 
@@ -95,7 +102,8 @@ class PutJournal:
     def wait_until_drained(self) -> None:
         """Return when the log has all items that were put before. Raises as `check_kept`."""
         pauses = _Pauses("the leader, which has not read a put journal")
-        end = self._writer.end
+        with self._lock:
+            end = self._writer.end
         while not self._writer.is_drained(end):
             if self.is_closed:
                 return self.check_kept()
@@ -109,6 +117,20 @@ class PutJournal:
             if self._writer.has_lost and self._writer.error:
                 code = ErrorCode(self._writer.error)
                 raise RaykaError(code, f"Items could not be appended to the log: {code.name}")
+
+
+_all: WeakSet[PutJournal] = WeakSet()
+
+
+def _close_all() -> None:
+    """This process is a fork, which must not keep its parent's journals open when the parent has died."""
+    for journal in list(_all):
+        journal._words.release()
+        journal._mapping.close()  # it has a descriptor too
+        journal._close()
+
+
+os.register_at_fork(after_in_child=_close_all)
 
 
 class _Pauses:

@@ -301,14 +301,15 @@ class PutJournals:
     # Ending.
 
     def _close(self, each: _OpenJournal) -> None:
-        """Append the rest and remove the journal; it stays if that can't be done now."""
-        self._set(each, partial(each.journal.set_state, JournalState.CLOSING))
+        """Append the rest and remove the journal; it stays if that can't be done now, or the program can't be told."""
+        if not self._set(each, partial(each.journal.set_state, JournalState.CLOSING)):
+            return
         while self._drain(each):
             pass
         if self._has_more(each):
             self._set(each, partial(each.journal.set_state, JournalState.OPEN))
-        elif not each.is_closed:
-            self._forget(each, ErrorCode.NONE)
+        elif self._set(each, partial(each.journal.set_state, JournalState.CLOSED)):
+            self._end(each)
             self._files.remove(each.path)
 
     def _has_more(self, each: _OpenJournal) -> bool:
@@ -327,6 +328,9 @@ class PutJournals:
 
     def _forget(self, each: _OpenJournal, error: ErrorCode, state: JournalState = JournalState.CLOSED) -> None:
         self._set(each, partial(each.journal.set_state, state, error))
+        self._end(each)
+
+    def _end(self, each: _OpenJournal) -> None:
         each.is_closed = True
         journals = self._journals[each.topic_partition]
         journals.remove(each)

@@ -1,7 +1,8 @@
 """The program's side of a put journal.
 
 Invariants: a frame is written whole before `WRITTEN` covers it, and nothing is written over that the leader has not
-read. A write that fails changes nothing.
+read. A write that fails changes nothing. An interrupt (Ctrl-C) may come between any two steps: `WRITTEN` says whether
+the last frame counts.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ class JournalWriter:
     def __init__(self, write: Callable[[bytes, int], int], words: memoryview) -> None:
         self._write = write
         self._words = words
-        self._position = 0
-        self._next_number = 0
+        self._before = self._after = (0, 0)  # position and number, before and after the frame of the last attempt
         self._sent_otherwise = 0
 
     def write(self, records: Sequence[bytes]) -> int:
         """Write as many of the records as there is room for; their number. Raises OSError if the first frame fails."""
+        place = self._place()
         if len(records) == 1:
-            return int(self._append(record_frame(self._next_number, records[0]), 1))
+            return int(self._append(place, record_frame(place[1], records[0]), 1))
         written = 0
-        for count, frame in frames_of(self._next_number, records):
+        for count, frame in frames_of(place[1], records):
             try:
-                if not self._append(frame, count):
+                if not self._append(self._place(), frame, count):
                     break
             except OSError:
                 if not written:
@@ -63,22 +64,27 @@ class JournalWriter:
             written += count
         return written
 
-    def _append(self, frame: bytes, count: int) -> bool:
-        size, before = len(frame), self._position
+    def _append(self, place: tuple[int, int], frame: bytes, count: int) -> bool:
+        size, (before, number) = len(frame), place
         start = start_of(before, size)
         if start % CAPACITY == 0 and self._words[_DRAINED] < before:
             return False
         if self._write(frame, HEADER_BYTES + start % CAPACITY) != size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._next_number += count
-        self._position = start + size
+        self._after = start + size, number + count
         self._words[_WRITTEN] = start + size
         return True
+
+    def _place(self) -> tuple[int, int]:
+        """The position after the last frame that was written, and the number after its last record."""
+        if self._words[_WRITTEN] == self._after[0]:
+            self._before = self._after
+        return self._before
 
     @property
     def end(self) -> int:
         """The number after the last record that was written."""
-        return self._next_number
+        return self._place()[1]
 
     def is_drained(self, end: int) -> bool:
         """Whether the log has all records below the number `end`."""
@@ -101,7 +107,7 @@ class JournalWriter:
 
     def missing(self, count: int) -> int:
         """How many of the last `count` records that were written the log does not have."""
-        return max(0, min(count, self._next_number - self._words[_DRAINED + 1]))
+        return max(0, min(count, self.end - self._words[_DRAINED + 1]))
 
     def send_otherwise(self, count: int) -> None:
         """The journal is closed, and so many of the records that the log does not have go there in another way."""
@@ -110,4 +116,4 @@ class JournalWriter:
     @property
     def has_lost(self) -> bool:
         """Once the journal is closed: whether records are neither in the log nor sent otherwise."""
-        return self._words[_DRAINED + 1] + self._sent_otherwise < self._next_number
+        return self._words[_DRAINED + 1] + self._sent_otherwise < self.end

@@ -30,7 +30,7 @@ from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.records import Record, build_batch, read_records
-from rayka.storage.journal.layout import WORD, WRITTEN, JournalState
+from rayka.storage.journal.layout import CAPACITY, WORD, WRITTEN, JournalState
 from rayka.types import (
     AppendParams,
     AppendRequest,
@@ -241,6 +241,73 @@ def test_the_journal_of_a_program_that_is_gone_is_appended_and_removed(
         await leader.journals._check_all()
         assert leader.values() == [b"a", b"b"]
         assert files(tmp_path) == []
+
+    with_leader(tmp_path, check)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork with threads
+def test_a_child_of_a_program_that_is_gone_keeps_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was forked, as by `multiprocessing`, and lives on."""
+    monkeypatch.setattr(put_journals, "_GRACE_S", 0.0)
+
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        reading, writing = os.pipe()
+        is_there, says = os.pipe()
+        if (child := os.fork()) == 0:
+            os.close(writing)
+            os.write(says, b"x")
+            os.read(reading, 1)
+            os._exit(0)
+        os.read(is_there, 1)
+        del program
+        await leader.journals._check_all()
+        left = files(tmp_path)
+        os.close(writing)
+        os.waitpid(child, 0)
+        for descriptor in (reading, is_there, says):
+            os.close(descriptor)
+        assert left == []
+
+    with_leader(tmp_path, check)
+
+
+def test_a_program_that_can_not_be_told_keeps_its_journal(tmp_path: Path) -> None:
+    """The disk is full, and its file system writes even what is there already to another place."""
+
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        leader.partition.log.configure(LogConfig(flush_messages=1))
+        leader.disk.error = errno.ENOSPC
+        leader.journals.configured(leader.partition)
+        assert program.put([b"a"]) == 1
+        leader.disk.error = None
+        leader.directory.probe()
+        await leader.journals._check_all()
+        assert program.is_closed
+        assert leader.end_offset == 1
+
+    with_leader(tmp_path, check)
+
+
+def test_a_leader_that_makes_room_slowly_may_take_long_for_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes room once in 80 s; `put` gives up when there was none for 120 s."""
+
+    async def check(leader: Leader) -> None:
+        now_s = 0.0
+
+        def sleep(_: float) -> None:
+            nonlocal now_s
+            now_s += 80
+            leader.journals.drain([QUEUE])
+
+        monkeypatch.setattr(put_journal, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
+        program = await leader.open()
+        items = [b"x" * program.max_record_bytes] * (5 * CAPACITY // program.max_record_bytes)
+        assert program.put(items) == len(items)
+        assert now_s > 240
 
     with_leader(tmp_path, check)
 

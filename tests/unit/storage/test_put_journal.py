@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +19,7 @@ from hypothesis import strategies as st
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.rows import fields_of
 from rayka.storage.files import RealFiles
+from rayka.storage.journal import writer
 from rayka.storage.journal.layout import (
     CAPACITY,
     HEADER_BYTES,
@@ -233,12 +238,12 @@ def test_a_write_that_failed_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_program_sees_the_words_of_the_leader(journal: JournalFile) -> None:
-    writer = journal.writer
-    assert (writer.is_watched, writer.state) == (False, JournalState.OPEN)
+    program = journal.writer
+    assert (program.is_watched, program.state) == (False, JournalState.OPEN)
     journal.leader.watch(True)
     journal.leader.set_state(JournalState.CLOSED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    assert writer.is_watched
-    assert (writer.state, writer.error) == (JournalState.CLOSED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert program.is_watched
+    assert (program.state, program.error) == (JournalState.CLOSED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def test_the_program_knows_what_the_log_does_not_have(journal: JournalFile) -> None:
@@ -320,6 +325,46 @@ def test_an_interrupt_after_a_frame_was_written_leaves_no_frame_behind(journal: 
     assert journal.write_records([b"y" * LARGE]) == 1
     journal.drain()
     assert journal.log == journal.put
+
+
+def interrupted(call: Callable[[], object], step: int) -> bool:
+    """Call; before an instruction of the writer's code, the one of this number, comes a Ctrl-C. False if it is over."""
+    left = step
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != writer.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_interrupt_at_any_step_loses_and_doubles_nothing(journal: JournalFile, count: int) -> None:
+    step = 0
+    while interrupted(partial(journal.writer.write, [b"%d" % step] * count), step):
+        journal.write_records([b"after %d" % step])
+        journal.drain()
+        step += 1
+    assert [one for one in journal.log if one.startswith(b"after")] == journal.put
+    doubtful = [one for one in journal.log if not one.startswith(b"after")]
+    assert doubtful == sorted(doubtful, key=int)
+    assert all(doubtful.count(one) == count for one in doubtful)
+    assert 0 < len(set(doubtful)) < step
 
 
 def test_a_word_that_is_read_half_written_is_no_damage(journal: JournalFile) -> None:
