@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import glob
 import os
 import socket
+import struct
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +18,8 @@ from rayka.errors import ErrorCode, RaykaError
 
 _TIMEOUT_S = 2.0
 _RETRY_S = 0.1
+_SO_ATTACH_FILTER = 26  # asm-generic/socket.h
+_DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # a program of linux/filter.h: return 0 bytes of every packet
 
 
 def reserve_port(host: str, port: int, is_running: Callable[[], bool], timeout_s: float = _TIMEOUT_S) -> socket.socket:
@@ -65,14 +70,17 @@ def _claim(host: str, port: int) -> socket.socket:
     """Take the port if nobody has it. Raises OSError.
 
     Two sockets with SO_REUSEADDR may bind one port, but only one of them may listen: of two brokers that start at the
-    same moment the kernel refuses one here. Shut down again, the socket stays bound and takes no connections. From
-    then on without SO_REUSEADDR, it keeps out everybody who binds the port without SO_REUSEPORT, as `_claim` does.
+    same moment the kernel refuses one here. Shut down again, the socket stays bound and takes no connections. Clients
+    that try to connect meanwhile are not heard, because the kernel would reset their connections here: their system
+    tries again a second later. From then on without SO_REUSEADDR, the socket keeps out everybody who binds the port
+    without SO_REUSEPORT, as `_claim` does.
     """
     family, address = _address(host, port)
     claimed = socket.socket(family, socket.SOCK_STREAM)
     try:
         claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         claimed.bind(address)
+        _hear_nobody(claimed)
         claimed.listen()
         claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -81,6 +89,13 @@ def _claim(host: str, port: int) -> socket.socket:
         claimed.close()
         raise
     return claimed
+
+
+def _hear_nobody(listening: socket.socket) -> None:
+    """Let the kernel drop every packet to this socket, where it can (Linux)."""
+    if sys.platform == "linux":
+        program = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))
+        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
 
 
 def _share(host: str, port: int) -> socket.socket:

@@ -149,13 +149,15 @@ def split_listen(listen: str) -> tuple[str, int]:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises CliError if the port cannot be listened on: sooner and plainer than the gateway would."""
+    """Raises CliError if the port cannot be listened on: sooner and plainer than the gateway would.
+
+    A port where somebody listens cannot be bound. To listen too would take connections of clients, and reset them.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-            probe.listen(1)
     except OSError as error:
         raise CliError(f"cannot listen on {host}:{port}: {error.strerror}") from None
 

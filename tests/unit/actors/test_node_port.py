@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
 import tempfile
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rayka.actors.node.port import free_port, reserve_port, runs_here
+from rayka.cli.commands.up import check_port
+from rayka.cli.exits import CliError
 from rayka.errors import ErrorCode, RaykaError
 
 HOST = "127.0.0.1"
@@ -162,3 +166,37 @@ def test_a_process_that_was_stopped_runs_and_holds_up_no_start() -> None:
         channel.listen(0)
         waiting.enter_context(socket.socket(socket.AF_UNIX)).connect(channel.getsockname())
         assert runs_here(directory)
+
+
+@pytest.fixture
+def eager_client(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What becomes of a client that connects as soon as anybody listens."""
+    outcomes: list[str] = []
+
+    class WithClient(socket.socket):
+        def listen(self, *backlog: int) -> None:
+            super().listen(*backlog)
+            with socket.socket() as client:
+                client.settimeout(0.2)
+                outcomes.append(errno.errorcode.get(client.connect_ex(self.getsockname()), "connected"))
+
+    monkeypatch.setattr("socket.socket", WithClient)
+    return outcomes
+
+
+def test_no_client_is_connected_and_reset_while_a_port_is_reserved(eager_client: list[str]) -> None:
+    reserve(free_port(HOST)).close()
+    assert eager_client == ["EAGAIN"], "the client must wait"
+
+
+def test_no_client_is_connected_and_reset_while_a_command_looks_at_the_port(eager_client: list[str]) -> None:
+    check_port(HOST, free_port(HOST))
+    assert eager_client in ([], ["EAGAIN"])
+
+
+@pytest.mark.parametrize("holder", [listening, reserve])
+def test_a_command_that_looks_at_the_port_finds_who_holds_it(holder: Callable[[int], socket.socket]) -> None:
+    port = free_port(HOST)
+    with holder(port), pytest.raises(CliError, match="Address already in use"):
+        check_port(HOST, port)
+    check_port(HOST, port)
