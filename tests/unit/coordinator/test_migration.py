@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 
 import pytest
 
+from rayka.coordinator.groups.classic.requests import Protocol
 from rayka.coordinator.groups.consumer.member import ConsumerMember
 from rayka.coordinator.groups.consumer.protocol import ConsumerProtocolAssignment, write_assignment
 from rayka.coordinator.groups.settings import MigrationPolicy
@@ -243,6 +245,36 @@ def test_a_group_whose_assignments_have_user_data_stays_classic() -> None:
     assert shell.sync(again, {leader.member_id: assignment}).error is E.NONE
     assert ConsumerClient(shell, "new").join().error is E.GROUP_ID_NOT_FOUND
     assert shell.heartbeat(leader.member_id, again.generation_id) is E.NONE
+
+
+NO_TOPICS = struct.pack(">hii", 0, -1, -1)
+NO_NAME = struct.pack(">hihi", 0, 1, -1, -1)
+NO_OWNED = struct.pack(">hiii", 1, 0, -1, -1)
+
+
+@pytest.mark.parametrize("metadata", [NO_TOPICS, NO_NAME, NO_OWNED, b"\0"])
+def test_a_group_with_a_malformed_subscription_stays_classic(metadata: bytes) -> None:
+    shell = new_shell()
+    shell.join(member_id=shell.known_member(), protocols=(Protocol("range", metadata),))
+    shell.settle()
+    assert ConsumerClient(shell, "new").join().error is E.GROUP_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize("metadata", [NO_TOPICS, NO_NAME, NO_OWNED, b"\0"])
+def test_a_malformed_subscription_is_refused_by_a_consumer_group(metadata: bytes) -> None:
+    shell = new_shell()
+    ConsumerClient(shell, "new").join()
+    joined = shell.join(protocols=(Protocol("range", metadata),), require_known_member_id=False)
+    assert joined.error is E.INCONSISTENT_GROUP_PROTOCOL
+
+
+@pytest.mark.parametrize("assignment", [struct.pack(">hii", 0, -1, -1), struct.pack(">hihi", 0, 1, -1, -1)])
+def test_a_group_with_a_malformed_assignment_stays_classic(assignment: bytes) -> None:
+    shell = new_shell()
+    (leader,) = shell.settled()
+    again = shell.join(member_id=leader.member_id)
+    assert shell.sync(again, {leader.member_id: assignment}).error is E.NONE
+    assert ConsumerClient(shell, "new").join().error is E.GROUP_ID_NOT_FOUND
 
 
 def test_a_failed_conversion_leaves_no_trace() -> None:

@@ -63,7 +63,9 @@ def version_of(data: bytes) -> int:
 def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
     """Raises ValueError if `data` is malformed. Unknown fields of later versions are ignored."""
     reader = ByteReader(data, 2)
-    return _SUBSCRIPTION.read(reader, min(version_of(data), HIGHEST_VERSION), flexible=False)
+    subscription = _SUBSCRIPTION.read(reader, min(version_of(data), HIGHEST_VERSION), flexible=False)
+    _require_present((subscription.topics,), subscription.owned_partitions)
+    return subscription
 
 
 def read_topics(data: bytes) -> tuple[str, ...]:
@@ -78,7 +80,16 @@ def read_assignment(data: bytes) -> ConsumerProtocolAssignment:
     if not data:
         return ConsumerProtocolAssignment(())
     reader = ByteReader(data, 2)
-    return _ASSIGNMENT.read(reader, min(version_of(data), HIGHEST_VERSION), flexible=False)
+    assignment = _ASSIGNMENT.read(reader, min(version_of(data), HIGHEST_VERSION), flexible=False)
+    _require_present((), assignment.assigned_partitions)
+    return assignment
+
+
+def _require_present(arrays: tuple[tuple[object, ...] | None, ...], topics: tuple[TopicPartitions, ...] | None) -> None:
+    """Raises ValueError where there is null instead of an array or a topic's name."""
+    for array in (*arrays, topics, *(topics or ())):
+        if array is None or None in array:
+            raise ValueError("an array or a topic's name is null")
 
 
 def write_assignment(assignment: ConsumerProtocolAssignment, version: int = HIGHEST_VERSION) -> bytes:
