@@ -135,6 +135,7 @@ class Cluster:
         actors: int = 2,
         retriable: Retriable = RETRIABLE,
         delay_ms: int | None = None,
+        max_processing_ms: float | None = None,
         ray_actor_options: Mapping[str, Any] | None = None,
     ) -> ProcessingPool:
         """Process the records of a topic in a pool of Ray actors, as a member of a share group.
@@ -147,17 +148,19 @@ class Cluster:
         error of the `retriable` types or a retriable `RaykaError`. It is rejected after any other error; the traceback
         goes to the group's dead-letter topic, if it has one. Locks are renewed while a record is processed. When an
         actor dies, the record that it was processing goes back to the group at once, and a new actor takes its place.
-        `ray_actor_options` are Ray's options, such as `num_cpus`.
+        An actor that takes longer than `max_processing_ms` for a record is killed; without that argument it keeps the
+        record, and those that wait behind it, as long as the pool works. `ray_actor_options` are Ray's options, such as
+        `num_cpus`.
 
-        If the topic does not exist, the pool waits for it. Raises INVALID_REQUEST if `fn` can't be called, or for fewer
-        than one actor.
+        If the topic does not exist, the pool waits for it. Raises INVALID_REQUEST if `fn` can't be called, for fewer
+        than one actor, and for a `max_processing_ms` that is not above 0.
         """
         spawn = spawner(fn, retriable, delay_ms, ray_actor_options or {})
 
         async def create() -> AsyncProcessingPool:
             config = ShareConsumerOptions(acknowledgement_mode="explicit", acquire_mode="record_limit")
             consumer = await self._share_consumer(group_id, [topic], config)
-            return AsyncProcessingPool(consumer, spawn, actors)
+            return AsyncProcessingPool(consumer, spawn, actors, max_processing_ms)
 
         return self._member(ProcessingPool(self._connection.loop.run(create()), self._connection.loop))
 

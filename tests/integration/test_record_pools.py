@@ -114,6 +114,31 @@ def test_each_record_is_acknowledged_once_while_actors_are_killed(
     assert left_over(cluster, name) == []
 
 
+def test_an_actor_that_is_stopped_is_killed_and_keeps_no_record(cluster: Cluster, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", tmp_path / "gate")
+    journal.directory.mkdir()
+    prepare(cluster, "stopped", 0)
+    with cluster.process("stopped", "stopped", journal, actors=2, max_processing_ms=5000) as pool:
+        wait_until(lambda: pool.ready_actors == 2, TIMEOUT_S, "the actors have started")
+        write(cluster, "stopped", TASKS)
+        wait_until(lambda: len(journal.holders()) == 2, TIMEOUT_S, "each actor has a record")
+        stopped = journal.holders()[0]
+        os.kill(int(stopped), signal.SIGSTOP)
+        journal.gate.touch()
+        wait_until(lambda: pool.counts.accepted == TASKS, TIMEOUT_S, "all is done")
+        wait_until(lambda: pool.ready_actors == 2, TIMEOUT_S, "another actor has taken its place")
+        wait_until(lambda: not is_running(stopped), TIMEOUT_S, "the actor is killed")
+    assert left_over(cluster, "stopped") == []
+
+
+def is_running(process: str) -> bool:
+    """Whether there is such a process, stopped or not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
 @pytest.mark.alone
 def test_a_hundred_short_tasks_take_little_longer_than_the_best_schedule_though_actors_are_killed(
     cluster: Cluster, tmp_path: Path

@@ -23,6 +23,7 @@ from ray.exceptions import RayError
 
 from rayka.client.loop import Closing, LoopThread, Shell, blocking
 from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
+from rayka.client.share.processing import name_of
 from rayka.client.share.record_socket import ProcessedRecord
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
 from rayka.client.share.records_ahead import RecordsAhead
@@ -40,6 +41,8 @@ processor, which the other actors need for the records of the one that died.
 _MOST_STARTS: Final = 3
 """So many actors in a row that can't start end the pool."""
 _LEAST_RENEWAL_S: Final = 0.1
+_LOOKS: Final = 10
+"""So often the pool looks at its actors in the time that a record may take."""
 _CLOSE_TIMEOUT_MS: Final = 30_000
 _RELEASED: Final = RecordAcknowledgement(AcknowledgeType.RELEASE, 0)
 
@@ -68,9 +71,14 @@ class ProcessingCounts:
 class AsyncProcessingPool:
     """To be used in the event loop where it was made."""
 
-    def __init__(self, consumer: AsyncShareConsumer, spawn: Callable[[], Worker], actors: int) -> None:
-        if actors < 1:
-            raise RaykaError(ErrorCode.INVALID_REQUEST, f"Invalid value {actors} for actors: it must be at least 1")
+    def __init__(
+        self,
+        consumer: AsyncShareConsumer,
+        spawn: Callable[[], Worker],
+        actors: int,
+        max_processing_ms: float | None = None,
+    ) -> None:
+        _check(actors, max_processing_ms)
         self.counts = ProcessingCounts()
         self._consumer = consumer
         self._spawn = spawn
@@ -90,6 +98,8 @@ class AsyncProcessingPool:
         self._feeder = self._start(self._feed())
         self._start(self._commit())
         self._start(self._renew())
+        if max_processing_ms is not None:
+            self._start(self._watch(max_processing_ms / 1000))
         for _ in range(actors):
             self._start(self._start_worker())
 
@@ -177,6 +187,22 @@ class AsyncProcessingPool:
             self._waiting.extendleft(reversed(records[begun:]))
             self._start(self._start_worker(_FIRST_PAUSE_S))
             self._hand_out()
+
+    async def _watch(self, max_processing_s: float) -> None:
+        """End actors that take longer than this for a record.
+
+        It counts looks, between which answers are read: a pause of this program is not taken for one of an actor.
+        """
+        looks: dict[Worker, tuple[ShareRecord, int]] = {}
+        while True:
+            await asyncio.sleep(max_processing_s / _LOOKS)
+            before, looks = looks, {}
+            for worker in [one for one in self._workers if one.records]:
+                record, (last, count) = worker.records[0], before.get(worker, (None, 0))
+                looks[worker] = record, count + 1 if record is last else 1
+                if looks[worker][1] > _LOOKS * worker.begun:
+                    logger.warning("an actor of the pool took more than %g s for %s", max_processing_s, name_of(record))
+                    worker.give_up()
 
     # Leases.
 
@@ -326,3 +352,12 @@ class ProcessingPool(Shell[AsyncProcessingPool], Closing):
         """See `AsyncProcessingPool.close`."""
         if not self._loop.is_closed:
             self._loop.run(self._core.close(timeout_ms))
+
+
+def _check(actors: int, max_processing_ms: float | None) -> None:
+    """Raises INVALID_REQUEST."""
+    if actors < 1:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"Invalid value {actors} for actors: it must be at least 1")
+    if max_processing_ms is not None and max_processing_ms <= 0:
+        reason = f"Invalid value {max_processing_ms} for max_processing_ms: it must be above 0"
+        raise RaykaError(ErrorCode.INVALID_REQUEST, reason)

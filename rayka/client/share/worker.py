@@ -111,6 +111,17 @@ class Worker:
             self._calls.append(_answer(self._actor.process.remote(part)))
             self._calls[-1].add_done_callback(self._returned)
 
+    @property
+    def begun(self) -> int:
+        """How many of its first records the actor may have begun."""
+        return min(1, len(self.records)) if self._connection is not None else len(self.records)
+
+    def give_up(self) -> None:
+        """End the actor, as if it had died."""
+        begun = self.begun
+        self.kill()
+        self._on_lost(self, begun)
+
     def kill(self) -> None:
         """End the actor, and what it is at. There are no more calls back."""
         self._is_over = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from rayka.client.share.record_socket import ProcessedRecord
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
 from rayka.client.share.records_ahead import RecordsAhead
 from rayka.client.share.worker import OnLost, OnProcessed, Worker
+from rayka.errors import RaykaError
 from rayka.share.record_state import AcknowledgeType
 from tests.unit.client.test_share_consumer import broker_config as broker_config
 from tests.unit.client.test_share_consumer import cluster, configure, write
@@ -198,6 +200,60 @@ def test_what_an_actor_had_begun_when_it_died_is_released_and_the_rest_goes_to_a
     assert cluster._connection.loop.run(process()) == (2, released, 0)
     deliveries = {record.offset: record.delivery_count for each in workers[1].given for record in each}
     assert deliveries == {offset: 1 + (offset < begun) for offset in range(2)}
+
+
+class Standing(Accepting):
+    """It is stopped, and may have begun one record."""
+
+    begun = 1
+
+
+@pytest.mark.parametrize(("kind", "begun"), [(Standing, 1), (Accepting, 2)])
+def test_an_actor_that_takes_too_long_is_taken_for_dead(cluster: Cluster, kind: type[Accepting], begun: int) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, 2)
+    workers = [kind(), Accepting()]
+    workers[1].gate.set()
+    spawned = iter(workers)
+
+    async def process() -> tuple[int, int, int]:
+        consumer = member(cluster, AsyncShareConsumer)
+        pool = AsyncProcessingPool(consumer, lambda: next(spawned), 1, max_processing_ms=200)
+        pool._ahead.records = 1
+        await until(lambda: pool.counts.accepted == 2)
+        await pool.close()
+        return pool.counts.accepted, pool.counts.released, pool.counts.lost
+
+    assert cluster._connection.loop.run(process()) == (2, begun, 0)
+    deliveries = {record.offset: record.delivery_count for each in workers[1].given for record in each}
+    assert deliveries == {offset: 1 + (offset < begun) for offset in range(2)}
+
+
+def test_a_pause_of_the_program_ends_no_actor(cluster: Cluster) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, 1)
+
+    async def process() -> int:
+        worker = Accepting()
+        consumer = member(cluster, AsyncShareConsumer)
+        pool = AsyncProcessingPool(consumer, lambda: worker, 1, max_processing_ms=500)
+        await until(lambda: len(worker.records) == 1)
+        worker.gate.set()
+        time.sleep(1)  # the loop stands still
+        await pool.join(idle_ms=0, timeout_ms=60_000)
+        await pool.close()
+        return pool.counts.accepted
+
+    assert cluster._connection.loop.run(process()) == 1
+
+
+@pytest.mark.parametrize("refused", [{"actors": 0}, {"actors": 1, "max_processing_ms": 0}])
+def test_a_pool_that_can_not_work_is_refused(cluster: Cluster, refused: dict[str, int]) -> None:
+    async def process() -> None:
+        AsyncProcessingPool(member(cluster, AsyncShareConsumer), Accepting, **refused)
+
+    with pytest.raises(RaykaError, match=list(refused)[-1]):
+        cluster._connection.loop.run(process())
 
 
 @pytest.mark.parametrize(
