@@ -3,6 +3,8 @@
 An actor call takes a millisecond of two processes, a frame on a Unix socket a small part of that. So an actor sends
 each acknowledgement in a frame of its own, before it begins the next record. When it dies, the pool has read what it
 sent, and knows which record it had begun: the first one without an acknowledgement.
+
+The pool first says a token that only its actor knows: another program of the same user could connect before it.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class _SentRecord(NamedTuple):
     delivery_count: int
 
 
+_TOKEN_TIMEOUT_S: Final = 5.0
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _RECORDS: Final = msgspec.msgpack.Decoder(list[_SentRecord])
 _PROCESSED: Final = msgspec.msgpack.Decoder(ProcessedRecord)
@@ -72,9 +75,9 @@ def listen(path: str) -> socket.socket | None:
     return listener
 
 
-def serve(listener: socket.socket, process: Callable[[ShareRecord], ProcessedRecord]) -> None:
-    """Process the records of one connection, one after the other, until it ends."""
-    connection, _ = listener.accept()
+def serve(listener: socket.socket, token: bytes, process: Callable[[ShareRecord], ProcessedRecord]) -> None:
+    """Process the records of the connection that says the token, one after the other, until it ends."""
+    connection = _accepted(listener, token)
     frames = FrameBuffer()
 
     def on_frame(_operation: int, _number: int, _failed: bool, control: memoryview, _payload: memoryview) -> None:
@@ -84,6 +87,17 @@ def serve(listener: socket.socket, process: Callable[[ShareRecord], ProcessedRec
     with listener, connection:
         while count := connection.recv_into(frames.writable()):
             frames.received(count, on_frame)
+
+
+def _accepted(listener: socket.socket, token: bytes) -> socket.socket:
+    while True:
+        connection, _ = listener.accept()
+        connection.settimeout(_TOKEN_TIMEOUT_S)
+        with contextlib.suppress(OSError):
+            if connection.recv(len(token)) == token:  # so little comes at once
+                connection.settimeout(None)
+                return connection
+        connection.close()
 
 
 # The pool's end.
@@ -102,7 +116,11 @@ class RecordConnection(asyncio.BufferedProtocol):
 
     @classmethod
     async def connected(
-        cls, path: str, on_processed: Callable[[Sequence[ProcessedRecord]], None], on_lost: Callable[[], None]
+        cls,
+        path: str,
+        token: bytes,
+        on_processed: Callable[[Sequence[ProcessedRecord]], None],
+        on_lost: Callable[[], None],
     ) -> RecordConnection | None:
         """A connection; None if nobody listens there on this machine, or no socket can be made."""
         try:
@@ -110,6 +128,7 @@ class RecordConnection(asyncio.BufferedProtocol):
                 connection = cls(on_processed, on_lost)
                 undo.callback(connection._socket.close)
                 connection._socket.connect(path)  # does not wait: it fails if nobody listens
+                connection._socket.send(token)
                 loop = asyncio.get_running_loop()
                 await loop.create_unix_connection(lambda: connection, sock=connection._socket)
                 undo.pop_all()

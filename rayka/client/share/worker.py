@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import ray
 
@@ -27,6 +27,8 @@ from rayka.share.record_state import AcknowledgeType
 
 logger = logging.getLogger(__name__)
 
+_TOKEN_BYTES: Final = 16
+
 Process: TypeAlias = Callable[[ShareRecord], object]
 
 
@@ -38,16 +40,18 @@ class RecordActor:
         self._retriable = retriable
         self._delay_ms = GROUP_BACKOFF if delay_ms is None else delay_ms
         self._listener: socket.socket | None = None
+        self._token = b""
 
-    def listen(self, path: str | None) -> bool:
+    def listen(self, path: str | None, token: bytes) -> bool:
         """Listen for the pool; False without a path or on another machine. Answered once the constructor has run."""
+        self._token = token
         self._listener = None if path is None else listen(path)
         return self._listener is not None
 
     def serve(self) -> None:
         """Process the records that come from the pool, until it is gone."""
         assert self._listener is not None
-        serve(self._listener, self._processed)
+        serve(self._listener, self._token, self._processed)
 
     def process(self, records: Sequence[ShareRecord]) -> list[ProcessedRecord]:
         """The same for a pool on another machine."""
@@ -90,8 +94,9 @@ class Worker:
         self._on_processed, self._on_lost = on_processed, on_lost
         with _private_directory() as directory:
             path = None if directory is None else os.path.join(directory, "records")
-            if await _answer(self._actor.listen.remote(path)) and path is not None:
-                self._connection = await RecordConnection.connected(path, self._processed, self._disconnected)
+            token = os.urandom(_TOKEN_BYTES)
+            if await _answer(self._actor.listen.remote(path, token)) and path is not None:
+                self._connection = await RecordConnection.connected(path, token, self._processed, self._disconnected)
 
     def serve(self) -> None:
         """Begin to call back."""

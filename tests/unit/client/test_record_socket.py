@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from rayka.client.share import record_socket
 from rayka.client.share.record_socket import ProcessedRecord, RecordConnection, listen, serve
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
 from rayka.share.record_state import AcknowledgeType
@@ -23,6 +24,7 @@ RECORDS = [
     ShareRecord("tasks", 3, 1 << 40, 5, b"key", b"x" * 300_000, [("header", None), ("no UTF-8: \udcff", b"1")], 1),
     ShareRecord("tasks", 3, 7, -1, None, None, [], 2),
 ]
+TOKEN = b"0123456789abcdef"
 REJECTED = RecordAcknowledgement(AcknowledgeType.REJECT, headers=(("__dlq.errors.message", b"\xff"),))
 
 
@@ -40,7 +42,7 @@ class Actor:
 
     def _serve(self) -> None:
         with contextlib.suppress(SystemExit):
-            serve(self.listener, self._process)
+            serve(self.listener, TOKEN, self._process)
 
     def _process(self, record: ShareRecord) -> ProcessedRecord:
         if len(self.processed) == self.stop_at:
@@ -82,7 +84,7 @@ def test_each_record_is_answered_in_order_until_the_pool_closes(path: str) -> No
 
     async def process() -> Pool:
         pool = Pool()
-        connection = await RecordConnection.connected(path, pool.on_processed, pool.on_lost)
+        connection = await RecordConnection.connected(path, TOKEN, pool.on_processed, pool.on_lost)
         assert connection is not None
         connection.send(RECORDS)
         connection.send(RECORDS[:1])
@@ -103,7 +105,7 @@ def test_what_an_actor_sent_before_it_died_arrives_before_its_loss(path: str) ->
 
     async def process() -> Pool:
         pool = Pool()
-        connection = await RecordConnection.connected(path, pool.on_processed, pool.on_lost)
+        connection = await RecordConnection.connected(path, TOKEN, pool.on_processed, pool.on_lost)
         assert connection is not None
         connection.send(RECORDS)
         await pool.until(lambda: pool.lost_after is not None)
@@ -124,7 +126,7 @@ def test_what_an_actor_sent_before_it_died_arrives_though_the_pool_writes_first(
 
     async def process() -> Pool:
         pool = Pool()
-        connection = await RecordConnection.connected(path, pool.on_processed, pool.on_lost)
+        connection = await RecordConnection.connected(path, TOKEN, pool.on_processed, pool.on_lost)
         assert connection is not None
         connection.send(RECORDS[1:] * 2)
         await asyncio.sleep(0)
@@ -136,12 +138,37 @@ def test_what_an_actor_sent_before_it_died_arrives_though_the_pool_writes_first(
     assert run(process()).lost_after == 1
 
 
+@pytest.mark.parametrize("said", [b"", b"0123456789abcdeg", TOKEN[:5]])
+def test_a_stranger_that_connects_first_does_not_take_the_actor(
+    path: str, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing, something else, or too little."""
+    monkeypatch.setattr(record_socket, "_TOKEN_TIMEOUT_S", 0.2)
+    actor = Actor(path)
+
+    async def process() -> Pool:
+        pool = Pool()
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(path)
+            stranger.send(said)
+            connection = await RecordConnection.connected(path, TOKEN, pool.on_processed, pool.on_lost)
+            assert connection is not None
+            connection.send(RECORDS)
+            await pool.until(lambda: len(pool.processed) == 2)
+            connection.close()
+        return pool
+
+    assert uvloop.run(process()).processed == [ProcessedRecord(REJECTED, 0.5)] * 2
+    actor.thread.join(30)
+    assert actor.processed == RECORDS
+
+
 def test_on_another_machine_there_is_no_socket(path: str) -> None:
     assert listen(f"{path}/missing/records") is None
 
     async def connected() -> RecordConnection | None:
         pool = Pool()
-        return await RecordConnection.connected(path, pool.on_processed, pool.on_lost)
+        return await RecordConnection.connected(path, TOKEN, pool.on_processed, pool.on_lost)
 
     assert uvloop.run(connected()) is None
 
@@ -154,6 +181,6 @@ def test_without_free_file_descriptors_there_is_no_connection(path: str, monkeyp
         pool = Pool()
         with monkeypatch.context() as patch:
             patch.setattr(socket, "socket", refused)
-            return await RecordConnection.connected(path, pool.on_processed, pool.on_lost)
+            return await RecordConnection.connected(path, TOKEN, pool.on_processed, pool.on_lost)
 
     assert uvloop.run(connected()) is None
