@@ -15,6 +15,7 @@ from ray import cloudpickle
 from rayka.client.share.records import RecordAcknowledgement, rejection_headers
 from rayka.queue.leases import RELEASE, Item, ItemRun
 from rayka.queue.settings import require_item_fits
+from rayka.queue.stored_value import UnreadableItem, Value
 from rayka.share.record_state import AcknowledgeType
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def dumps(item: Any) -> bytes:
     return _cloudpickle(item, _PROTOCOL)
 
 
-loads = pickle.loads
+def loads(value: Value) -> Any:
+    """What was pickled. Raises what unpickling raises, and `UnreadableItem`."""
+    return pickle.loads(value) if type(value) is bytes else value.unpickle()  # type: ignore[union-attr]
 
 
 def pickled(item: Any) -> bytes:
@@ -46,6 +49,17 @@ def unpickled(reader: QueueReader, holder: Hashable, item: Item) -> Any:
     """What was put. Rejects an item that can't be unpickled, and raises what unpickling raises."""
     try:
         return loads(item.value)
+    except BaseException as error:
+        _give_up(reader, holder, item, error)
+        raise
+
+
+def in_memory(reader: QueueReader, holder: Hashable, item: Item) -> Item:
+    """The item with its bytes. Gives back one that can't be read, and raises `UnreadableItem`."""
+    if isinstance(item.value, bytes):
+        return item
+    try:
+        return item._replace(value=item.value.read())
     except BaseException as error:
         _give_up(reader, holder, item, error)
         raise
@@ -68,7 +82,7 @@ def all_unpickled(reader: QueueReader, holder: Hashable, runs: Sequence[ItemRun]
 
 
 def _give_up(reader: QueueReader, holder: Hashable, item: Item, error: BaseException) -> None:
-    """Reject an item that can't be unpickled; after an interrupt, which is not its fault, it goes back."""
-    is_its_fault = isinstance(error, Exception)
+    """Reject an item that can't be unpickled; one that an interrupt or the disk kept from that goes back."""
+    is_its_fault = isinstance(error, Exception) and not isinstance(error, UnreadableItem)
     rejection = RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(error))
     reader.settle_item(holder, item, rejection if is_its_fault else RELEASE)

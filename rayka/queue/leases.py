@@ -24,6 +24,7 @@ from typing import NamedTuple
 from rayka.client.share.records import RecordAcknowledgement
 from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement, ranges_of
 from rayka.queue.settings import MOST_AHEAD, Lease
+from rayka.queue.stored_value import Value
 from rayka.share.record_state import AcknowledgeType
 
 ACCEPT = RecordAcknowledgement(AcknowledgeType.ACCEPT)
@@ -39,11 +40,11 @@ _ENDED = None
 
 
 class Item(NamedTuple):
-    """One leased item: its location, its bytes, and its delivery count, this delivery included."""
+    """One leased item: its location, its bytes or where they are, and its delivery count, this delivery included."""
 
     partition: int
     offset: int
-    value: bytes
+    value: Value
     delivery_count: int = 1
 
 
@@ -52,7 +53,7 @@ class ItemRun(NamedTuple):
 
     partition: int
     first_offset: int
-    values: Sequence[bytes]
+    values: Sequence[Value]
     delivery_count: int = 1
 
     @property

@@ -17,12 +17,12 @@ from rayka.queue.topic import GONE, QueueTopic
 from rayka.share.config import AcquireMode
 from rayka.share.record_state import AcknowledgeType
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
-from rayka.storage.segments.reader import SegmentReader
-from rayka.types import FileSlice, TopicPartition
+from rayka.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-MAX_BYTES: Final = 8 << 20
+MAX_BYTES: Final = 16 << 20
+"""Of large items it is only said where they are."""
 Fetch: TypeAlias = Callable[[ShareFetchParams, Sequence[ShareFetchPartition]], tuple[int, Sequence[ShareFetchResult]]]
 """`ShareLeaders.fetch` for a thread."""
 _GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
@@ -45,7 +45,6 @@ class QueueMember:
         """How long a lease lasts, as the last answer of a leader has it."""
         self._broker = broker
         self._topic = topic
-        self._segments = SegmentReader()
         self._member_id = f"queue-{uuid.uuid4()}"
         self._unsent = unsent
         self._lost = lost
@@ -81,9 +80,8 @@ class QueueMember:
         """The items that a fetch has brought. Offsets without an item are acknowledged as gaps."""
         if not result.acquired or result.records is None:
             return []
-        data = self._segments.read(result.records) if isinstance(result.records, FileSlice) else result.records
         number = topic_partition.partition
-        runs = acquired_items(number, data, result.acquired)
+        runs = acquired_items(number, result.records, result.acquired)
         if sum(len(run.values) for run in runs) < result.acquired_count:
             missing = [LeasedOffsets(number, first, last) for first, last, _ in result.acquired]
             for run in runs:

@@ -19,7 +19,7 @@ from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode, RaykaError
 from rayka.queue.connected import CONNECTING, UNNAMED, Connected, connect, end_later
 from rayka.queue.holders import current_holder
-from rayka.queue.items import all_unpickled, pickled, unpickled
+from rayka.queue.items import all_unpickled, in_memory, pickled, unpickled
 from rayka.queue.leases import ACCEPT, Item
 from rayka.queue.settings import DEAD_LETTER_PREFIX, MOST_AHEAD, QueueSettings, lease_of
 from rayka.queue.waiting_reader import LeasedItem
@@ -239,11 +239,14 @@ class Queue:
         Raises `Empty`, ValueError for a negative timeout, the error of unpickling (the item is then rejected), and
         RaykaError: UNKNOWN_TOPIC_OR_PARTITION after `shutdown`.
         """
-        item = self.lease(block, timeout)
+        item = self._lease(block, timeout)
         return unpickled(self._here.reader, current_holder(), item)
 
     def lease(self, block: bool = True, timeout: float | None = None) -> Item:
         """Like `get`, but returns the pickled item with its location and delivery count."""
+        return in_memory(self._here.reader, current_holder(), self._lease(block, timeout))
+
+    def _lease(self, block: bool, timeout: float | None) -> Item:
         deadline_s = _deadline(block, timeout)
         holder, reader = current_holder(), self._here.reader
         reader.begin(holder)

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.queue import Queue
+from rayka.queue.items import loads
 from rayka.serve.results import TEXT_LENGTH, Results
 from rayka.serve.task import FailedTask, Status, Task, Verdict, delivery_limit, retry_delay_ms, verdict
 
@@ -110,7 +111,7 @@ class Workers:
             return
         count = leased.item.delivery_count
         try:
-            task = Task(*pickle.loads(leased.item.value))
+            task = Task(*loads(leased.item.value))
         except Exception:
             logger.exception("an item of the queue %s is not a task", self._queue.name)
             self._queue.task_failed(retry_delay_ms(count))

@@ -1,0 +1,131 @@
+"""Large items that stay in the log until a program takes them.
+
+A program on the leader's node reads them from the page cache straight into the objects that they become, with one copy.
+The segment stays open until the items of a fetch are taken, so another file that gets its name is never read for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.format.batch import read_header
+from rayka.storage.format.single_record import PREFIX_BYTES, value_place
+from rayka.storage.segments.reader import open_segment
+from rayka.types import FileSlice
+
+SMALLEST_BYTES: Final = 128 << 10
+"""Smaller batches are read together, with what follows them."""
+_BUFFER_BYTES: Final = 8192
+
+
+class UnreadableItem(RaykaError):
+    """An item could not be read from the log, which is not the item's fault."""
+
+
+class _OpenSegment:
+    """A descriptor that is closed with the last item that needs it."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self.descriptor = descriptor
+        self.path = path
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.descriptor)
+
+
+class StoredValue:
+    """The bytes of one item, in the log."""
+
+    __slots__ = ("_position", "_segment", "_size")
+
+    def __init__(self, segment: _OpenSegment, position: int, size: int) -> None:
+        self._segment = segment
+        self._position = position
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def read(self) -> bytes:
+        """The bytes. Raises `UnreadableItem`."""
+        data = bytearray(self._size)
+        position = 0
+        with memoryview(data) as view:
+            while position < self._size:
+                position += self.read_into(view[position:], position)
+        return bytes(data)
+
+    def unpickle(self) -> Any:
+        """What was pickled. Raises `UnreadableItem`, and what unpickling raises."""
+        return pickle.load(io.BufferedReader(_ValueFile(self), _BUFFER_BYTES))
+
+    def read_into(self, buffer: memoryview, start: int) -> int:
+        """Fill a part of the buffer with the bytes from `start` on; how many. Raises `UnreadableItem`."""
+        size = min(len(buffer), self._size - start)
+        try:
+            count = os.preadv(self._segment.descriptor, [buffer[:size]], self._position + start)
+        except OSError as error:
+            raise UnreadableItem(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._segment.path}: {error}") from error
+        if size and not count:
+            raise UnreadableItem(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._segment.path} is shorter than it was")
+        return count
+
+
+Value: TypeAlias = bytes | StoredValue
+
+
+class _ValueFile(io.RawIOBase):
+    """A stored value as a file, which unpickling reads into the objects that it makes."""
+
+    def __init__(self, value: StoredValue) -> None:
+        self._value = value
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with memoryview(buffer).cast("B") as view:
+            count = self._value.read_into(view, self._position)
+        self._position += count
+        return count
+
+
+def stored_values(records: FileSlice) -> tuple[list[tuple[int, StoredValue]], FileSlice]:
+    """The large items, each in a batch of its own, at the start of a slice; and the rest of the slice.
+
+    With the offset of each. Raises KAFKA_STORAGE_ERROR.
+    """
+    values: list[tuple[int, StoredValue]] = []
+    if records.size < SMALLEST_BYTES:
+        return values, records
+    with open_segment(records) as descriptor:
+        segment: _OpenSegment | None = None
+        for offset, position, size, rest in _large(records, descriptor):
+            segment = segment or _OpenSegment(os.dup(descriptor), records.path)
+            values.append((offset, StoredValue(segment, position, size)))
+            records = rest
+    return values, records
+
+
+def _large(records: FileSlice, descriptor: int) -> Iterator[tuple[int, int, int, FileSlice]]:
+    """Offset, position and size of each large value, and what follows its batch."""
+    while records.size >= SMALLEST_BYTES:
+        start = os.pread(descriptor, PREFIX_BYTES, records.position)
+        if len(start) < PREFIX_BYTES:
+            return
+        header = read_header(start)
+        size = header.size_in_bytes
+        place = value_place(start, header) if SMALLEST_BYTES <= size <= records.size else None
+        if place is None:
+            return
+        begin = records.position
+        records = records._replace(position=begin + size, size=records.size - size)
+        yield header.base_offset, begin + place[0], place[1], records
