@@ -11,7 +11,7 @@ DEAD_LETTER_PREFIX = "dlq."
 MAX_ITEM_BYTES = 64 << 20
 MOST_AHEAD = 500
 _MOST_PUT_AHEAD = 10_000
-_SEGMENT_BYTES = 256 << 20
+_SEGMENT_BYTES = MAX_ITEM_BYTES
 SHORTEST_LEASE_S, _LONGEST_LEASE_S = 15, 60
 _ATTEMPTS = (2, 10)
 
@@ -52,12 +52,16 @@ class QueueSettings:
         return self.maxsize == 0 and self.put_ahead == 0
 
     def topic_configs(self) -> dict[str, int]:
-        """An item stays until it is done with, however old it is, and its segment soon goes then."""
+        """An item stays until it is done with, however old it is, and its segment goes at once then.
+
+        So its pages hold the next items: memory that was in use a moment ago is several times as fast as other memory.
+        """
         return {
             "retention.ms": -1,
             "retention.bytes": -1,
             "max.message.bytes": MAX_ITEM_BYTES,
             "segment.bytes": _SEGMENT_BYTES,
+            "file.delete.delay.ms": 0,
         }
 
     def group_configs(self, name: str, max_record_locks: int) -> dict[str, str]:

@@ -61,7 +61,7 @@ async def delete_old_segments(directory: LogDirectory, disk: DiskThread, log: Lo
 
 
 def _rename(deletion: SegmentDeletion, directory: LogDirectory, log: Log, now_ms: int) -> None:
-    """Rename the files of segments that a log has let go of.
+    """Rename the files of segments that a log has let go of, and remove those that are due.
 
     Of a log with tiered storage the first segment alone does not tell where it starts, so that is written before. If a
     full disk has no room for it, the files are removed at once, and it is written then.
@@ -75,6 +75,7 @@ def _rename(deletion: SegmentDeletion, directory: LogDirectory, log: Log, now_ms
         directory.write_log_starts([log])
     else:
         directory.rename_deleted(deletion)
+        directory.remove_deleted(now_ms)
 
 
 class DiskMonitor:

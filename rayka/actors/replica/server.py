@@ -47,6 +47,7 @@ from rayka.replica.purgatory import DelayedProduce, Purgatory
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.log.log import Log
 from rayka.storage.producers.verification import Verification
 from rayka.types import (
     AppendParams,
@@ -315,7 +316,7 @@ class ReplicaServer:
         done(self._replicas.epoch_end_offsets(request.queries))
 
     def _delete_records(self, request: DeleteRecords, done: Done) -> None:
-        """Answer when the log start offsets are on the device."""
+        """Answer when the log start offsets are on the device. Segments below them are deleted after that."""
         answers = self._replicas.delete_records(request.offsets)
         moved = [
             self._replicas.get(topic_partition).log
@@ -323,6 +324,15 @@ class ReplicaServer:
             if not answer.error
         ]
         self._answer_from_disk(lambda: self._directory.write_log_starts(moved), lambda _: answers, done)
+        for log in moved:
+            self._background.start("delete old segments", self._delete_segments(log))
+
+    async def _delete_segments(self, log: Log) -> None:
+        try:
+            await delete_old_segments(self._directory, self._disk, log)
+        except RaykaError:
+            if not log.is_released:
+                raise
 
     def _describe_log_dir(self, request: DescribeLogDir, done: Done) -> None:
         path, strays = str(self._directory.path), tuple(self._directory.stray_partitions)
