@@ -95,10 +95,13 @@ class Partitions(Protocol):
     async def describe_producers(self, partitions: Sequence[TopicPartition]) -> list[ActiveProducers]:
         """What partitions remember of their producers (KIP-664)."""
 
-    async def open_journal(self, topic_partition: TopicPartition, topic_id: bytes, producer_id: int) -> OpenedJournal:
+    async def open_journal(
+        self, topic_partition: TopicPartition, topic_id: bytes, producer_id: int, *, is_large: bool = False
+    ) -> OpenedJournal:
         """Let the leader make a put journal, which a program of this node writes to (`rayka.storage.journal`).
 
-        `topic_id` is 16 bytes; the producer id is used for nothing else. Raises RaykaError.
+        `topic_id` is 16 bytes; the producer id is used for nothing else. `is_large`: for large records. Raises
+        RaykaError.
         """
 
     async def drain_journals(self, topic_partition: TopicPartition) -> None:

@@ -17,6 +17,8 @@ from rayka.queue.leases import RELEASE, Item, ItemRun
 from rayka.queue.settings import require_item_fits
 from rayka.queue.stored_value import UnreadableItem, Value
 from rayka.share.record_state import AcknowledgeType
+from rayka.storage.format.pieces import MaybePieces, Pieces
+from rayka.storage.journal.layout import MOST_FRAME_BYTES
 
 if TYPE_CHECKING:
     from rayka.queue.reader import QueueReader
@@ -38,9 +40,20 @@ def loads(value: Value) -> Any:
     return pickle.loads(value) if type(value) is bytes else value.unpickle()  # type: ignore[union-attr]
 
 
-def pickled(item: Any) -> bytes:
-    """The bytes of an item to send. Raises what pickling raises, and MESSAGE_TOO_LARGE."""
-    data = dumps(item)
+def pickled(item: Any) -> MaybePieces:
+    """The bytes of an item to send. Raises what pickling raises, and MESSAGE_TOO_LARGE.
+
+    A large `bytes` object in it is not copied.
+    """
+    kind = type(item)
+    if kind is bytes or kind not in _PLAIN:
+        if kind is bytes and len(item) <= MOST_FRAME_BYTES:
+            return pickle.dumps(item, _PROTOCOL)
+        pieces = Pieces()
+        (pickle.Pickler if kind is bytes else cloudpickle.Pickler)(pieces, _PROTOCOL).dump(item)
+        require_item_fits(len(pieces))
+        return pieces if len(pieces) > MOST_FRAME_BYTES else bytes(pieces)
+    data = pickle.dumps(item, _PROTOCOL)
     require_item_fits(len(data))
     return data
 

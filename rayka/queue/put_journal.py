@@ -23,7 +23,8 @@ from rayka.client.loop import LoopThread
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.queue.topic import QueueTopic
-from rayka.storage.journal.layout import HEADER_BYTES, JournalState
+from rayka.storage.format.pieces import MaybePieces
+from rayka.storage.journal.layout import HEADER_BYTES, MOST_LARGE_RECORD_BYTES, MOST_RECORD_BYTES, JournalState
 from rayka.storage.journal.writer import JournalWriter
 
 logger = logging.getLogger(__name__)
@@ -53,12 +54,12 @@ class PutJournal:
             os.close(descriptor)
             raise
         self._words = memoryview(self._mapping).cast("q")
-        self._writer = JournalWriter(partial(os.pwrite, descriptor), self._words)
+        self._writer = JournalWriter(partial(os.pwritev, descriptor), self._words)
         self._close = weakref.finalize(self, os.close, descriptor)
         self._close.atexit = False  # it may be used until the process ends
         _all.add(self)
 
-    def put(self, items: Sequence[bytes]) -> int:
+    def put(self, items: Sequence[MaybePieces]) -> int:
         """Write items, none larger than `max_record_bytes`, and return how many the log has or will have.
 
         It has not the others, nor those of later calls: the journal is closed, or the disk takes no more. Raises
@@ -158,6 +159,7 @@ class JournalOpener:
         self._topic = topic
         self._lock = threading.Lock()
         self._puts = 0
+        self._largest = 0
         self._since_s = 0.0
         self._not_before_s = 0.0
         self._is_opening = False
@@ -165,19 +167,27 @@ class JournalOpener:
         self.journal: PutJournal | None = None
         """The journal, when there is one."""
 
-    def count(self, puts: int) -> None:
-        """So many items were put without a journal. Ask for one if that is much."""
+    def count(self, puts: int, largest: int) -> None:
+        """So many items of at most `largest` bytes were put without a journal. Ask for one if that is much."""
+        if largest > MOST_LARGE_RECORD_BYTES:
+            return
         self._puts += puts
+        self._largest = max(self._largest, largest)
         if self._puts < _QUICK_PUTS:
             return
         now_s = time.monotonic()
         with self._lock:
             is_quick, self._puts = now_s - self._since_s < _QUICK_S, 0
+            is_large, self._largest = self._largest > MOST_RECORD_BYTES, 0
             self._since_s = now_s
             if not is_quick or self._is_opening or now_s < self._not_before_s or self.journal is not None:
                 return
             self._is_opening = True
-        self._start(self._open())
+        self._start(self._open(is_large))
+
+    def is_too_small(self, journal: PutJournal, size: int) -> bool:
+        """Whether another journal would take an item of this size, and this one does not."""
+        return journal.max_record_bytes <= MOST_RECORD_BYTES < size <= MOST_LARGE_RECORD_BYTES
 
     def drop(self, journal: PutJournal) -> None:
         """This journal is of no use any more."""
@@ -185,13 +195,15 @@ class JournalOpener:
             if self.journal is journal:
                 self.journal = None
 
-    async def _open(self) -> None:
+    async def _open(self, is_large: bool) -> None:
         try:
             (partition,) = self._topic.partitions()
             if self._broker.partitions.channel_of(partition) is None:
                 raise RaykaError(ErrorCode.INVALID_REQUEST, f"{partition} is not led by another process of this node")
             producer_id = await self._broker.controller.allocate_producer_id()
-            opened = await self._broker.partitions.open_journal(partition, self._topic.topic_id, producer_id)
+            opened = await self._broker.partitions.open_journal(
+                partition, self._topic.topic_id, producer_id, is_large=is_large
+            )
             self.journal = PutJournal(opened.path, opened.max_record_bytes, self._ring)
         except (RaykaError, OSError, ValueError) as error:
             logger.info("items of the queue %s are put without a journal: %s", self._topic.name, error)

@@ -7,6 +7,7 @@ The segment stays open until the items of a fetch are taken, so another file tha
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import pickle
@@ -22,6 +23,19 @@ from rayka.types import FileSlice
 SMALLEST_BYTES: Final = 128 << 10
 """Smaller batches are read together, with what follows them."""
 _BUFFER_BYTES: Final = 8192
+
+
+_KEPT_BYTES: Final = 16 << 20
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Let the process keep the memory of items that it has freed, for the next ones.
+
+    glibc gives freed memory back to the system beyond twice the largest block that was ever freed, and each new page
+    costs more than to fill it. A program that gets lists of items frees many of them at once.
+    """
+    bytes(_KEPT_BYTES)
 
 
 class UnreadableItem(RaykaError):
@@ -64,6 +78,7 @@ class StoredValue:
 
     def unpickle(self) -> Any:
         """What was pickled. Raises `UnreadableItem`, and what unpickling raises."""
+        _keep_freed_memory()
         return pickle.load(io.BufferedReader(_ValueFile(self), _BUFFER_BYTES))
 
     def read_into(self, buffer: memoryview, start: int) -> int:

@@ -12,6 +12,7 @@ from rayka.client.producer.blocking import Producer
 from rayka.client.producer.future import ProduceFuture
 from rayka.errors import RaykaError
 from rayka.queue.put_journal import JournalOpener
+from rayka.storage.format.pieces import MaybePieces, joined
 
 
 class QueueWriter:
@@ -29,20 +30,20 @@ class QueueWriter:
         self._ahead: deque[tuple[ProduceFuture[Any], int]] = deque()
         self._ahead_count = 0
 
-    def put(self, data: bytes) -> None:
+    def put(self, data: MaybePieces) -> None:
         """Return when at most `put_ahead` items are not in the log. Raises the error of this item or an earlier one."""
         if not self._put_in_journal([data]):
-            self._wait([(self._producer.send(self._topic, data), 1)])
+            self._wait([(self._producer.send(self._topic, bytes(data)), 1)])
 
-    def put_all(self, values: Sequence[bytes]) -> None:
+    def put_all(self, values: Sequence[MaybePieces]) -> None:
         """As `put`, for several items."""
         values = values[self._put_in_journal(values) :]
         if values:
-            futures = self._producer.send_batch(self._topic, None, values)
+            futures = self._producer.send_batch(self._topic, None, joined(values))
             # The last batch counts for all: those before it are older.
             self._wait([(future, len(values) if future is futures[-1] else 0) for future in futures])
 
-    def _put_in_journal(self, values: Sequence[bytes]) -> int:
+    def _put_in_journal(self, values: Sequence[MaybePieces]) -> int:
         """Put the first of these items into the journal; how many that were. The others may be sent now.
 
         Raises the error of an earlier item that the log could not take.
@@ -50,18 +51,20 @@ class QueueWriter:
         journals = self._journals
         if journals is None:
             return 0
-        journal = journals.journal
+        journal, largest = journals.journal, max(map(len, values), default=0)
         if journal is None:
-            journals.count(len(values))
+            journals.count(len(values), largest)
             return 0
         count = 0
-        if not journal.is_closed and max(map(len, values), default=0) <= journal.max_record_bytes:
+        if not journal.is_closed and largest <= journal.max_record_bytes:
             count = journal.put(values)
         if journal.is_closed:
             journals.drop(journal)
             journal.check_kept()
         elif count < len(values):
             journal.wait_until_drained()
+            if journals.is_too_small(journal, largest):
+                journals.drop(journal)
         return count
 
     def _wait(self, sent: Sequence[tuple[ProduceFuture[Any], int]]) -> None:
@@ -86,12 +89,12 @@ class QueueWriter:
             self._ahead_count -= count
             return future
 
-    async def put_async(self, data: bytes) -> None:
+    async def put_async(self, data: MaybePieces) -> None:
         """Return when the item is in the log."""
         journal = None if self._journals is None else self._journals.journal
         if journal is not None and not journal.is_closed:
             await in_daemon_thread(journal.wait_until_drained)
-        await self._producer.send(self._topic, data)
+        await self._producer.send(self._topic, bytes(data))
 
     def flush(self) -> None:
         """Return when all items are in the log. Raises the first error."""

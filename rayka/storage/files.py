@@ -44,6 +44,10 @@ class RealFiles:
     read = staticmethod(os.pread)
     """(descriptor, size, position) -> bytes, fewer at the end of the file and before bytes that the disk can't give."""
 
+    def read_into(self, descriptor: int, buffer: memoryview, position: int) -> int:
+        """Read to a buffer; the number of bytes, as `read`."""
+        return os.preadv(descriptor, [buffer], position)
+
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
         """A descriptor for reading and writing, or for reading only."""
         flags = (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)

@@ -213,11 +213,15 @@ class DescribeProducers(NamedTuple):
 
 
 class OpenJournal(NamedTuple):
-    """Make a put journal for an idempotent producer without another use. `topic_id` is 16 bytes."""
+    """Make a put journal for an idempotent producer without another use. `topic_id` is 16 bytes.
+
+    `is_large`: for large records.
+    """
 
     topic_partition: TopicPartition
     topic_id: bytes
     producer_id: int
+    is_large: bool = False
 
 
 class DrainJournals(NamedTuple):

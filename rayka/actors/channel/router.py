@@ -314,10 +314,12 @@ class Router:
         )
         return [ErrorCode(answer) for answer in answers]
 
-    async def open_journal(self, topic_partition: TopicPartition, topic_id: bytes, producer_id: int) -> OpenedJournal:
+    async def open_journal(
+        self, topic_partition: TopicPartition, topic_id: bytes, producer_id: int, *, is_large: bool = False
+    ) -> OpenedJournal:
         """Let the leader make a put journal. Raises RaykaError."""
         opened: OpenedJournal = await self._ask_leader(
-            topic_partition, OpenJournal(topic_partition, topic_id, producer_id)
+            topic_partition, OpenJournal(topic_partition, topic_id, producer_id, is_large)
         )
         return opened
 

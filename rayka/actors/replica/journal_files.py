@@ -15,7 +15,8 @@ from typing import NamedTuple
 from rayka.actors.channel.requests import OpenJournal
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.directory.log_directory import LogDirectory
-from rayka.storage.journal.layout import SUFFIX
+from rayka.storage.journal.large import RecordRoom
+from rayka.storage.journal.layout import CAPACITY, LARGE_CAPACITY, SUFFIX
 from rayka.storage.journal.reader import Journal
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class JournalFiles:
     def __init__(self, directory: LogDirectory) -> None:
         self._directory = directory
         self._files = directory.files
+        self._room = RecordRoom()
 
     def create(self, path: str, request: OpenJournal) -> Journal:
         """Make a journal.
@@ -53,7 +55,8 @@ class JournalFiles:
         except OSError as error:
             raise self._directory.failed(error) from error
         try:
-            return Journal.create(self._files, descriptor, request.producer_id, uuid.UUID(bytes=request.topic_id))
+            capacity, topic_id = LARGE_CAPACITY if request.is_large else CAPACITY, uuid.UUID(bytes=request.topic_id)
+            return Journal.create(self._files, descriptor, request.producer_id, topic_id, capacity, self._room)
         except OSError as error:
             self._files.close(descriptor)
             self.remove(path)
@@ -80,7 +83,7 @@ class JournalFiles:
             logger.warning("%s is no put journal: %s", path, error)
             return
         try:
-            journal = Journal.open(self._files, descriptor)
+            journal = Journal.open(self._files, descriptor, self._room)
         except OSError:
             self._files.close(descriptor)
             raise

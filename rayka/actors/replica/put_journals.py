@@ -31,7 +31,15 @@ from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.format.batch import stamp_producer
-from rayka.storage.journal.layout import MOST_RECORD_BYTES, SUFFIX, JournalState
+from rayka.storage.journal.large import LargeRecord
+from rayka.storage.journal.layout import (
+    CAPACITY,
+    LARGE_CAPACITY,
+    MOST_LARGE_RECORD_BYTES,
+    MOST_RECORD_BYTES,
+    SUFFIX,
+    JournalState,
+)
 from rayka.storage.journal.reader import Journal
 from rayka.types import (
     NO_PRODUCER_EPOCH,
@@ -49,7 +57,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_JOURNALS: Final = 64
-"""So many programs at once have one in the log directory of an actor; others put without."""
+"""So many programs at once have one in the log directory of an actor; others put without. A large one counts as
+`_LARGE_COUNT`, as it takes so much more memory."""
+_LARGE_COUNT: Final = LARGE_CAPACITY // CAPACITY
 _LOOK_INTERVAL_S: Final = 0.001
 _IDLE_LOOKS: Final = 5
 _CHECK_INTERVAL_S: Final = 1.0
@@ -66,13 +76,17 @@ Append = Callable[[Sequence[AppendRequest], AppendParams, AppendDone], None]
 
 
 class _OpenJournal:
-    """One journal of a partition; `idle_looks` counts the looks that found nothing, None while it is not watched."""
+    """One journal of a partition; `idle_looks` counts the looks that found nothing, None while it is not watched.
+
+    `has_more`: the last look has not come to its end.
+    """
 
     def __init__(self, path: str, journal: Journal, topic_partition: TopicPartition) -> None:
         self.path = path
         self.journal = journal
         self.topic_partition = topic_partition
         self.idle_looks: int | None = None
+        self.has_more = False
         self.is_closed = False
         self.due_s = time.monotonic() + _GRACE_S
 
@@ -102,10 +116,11 @@ class PutJournals:
         Raises as `_check`, and THROTTLING_QUOTA_EXCEEDED where there are too many.
         """
         self._check(request)
-        if self._opening + sum(map(len, self._journals.values())) >= MOST_JOURNALS:
+        count = _LARGE_COUNT if request.is_large else 1
+        if self._opening + sum(each.journal.capacity for each in self._all()) // CAPACITY + count > MOST_JOURNALS:
             raise RaykaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"there are {MOST_JOURNALS} put journals already")
-        self._opening += 1
-        self._background.start("opening", self._open(request, done))
+        self._opening += count
+        self._background.start("opening", self._open(request, count, done))
 
     def _check(self, request: OpenJournal) -> Partition:
         """Raises NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_ID, and INVALID_REQUEST for one that can't have journals."""
@@ -119,7 +134,7 @@ class PutJournals:
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
         return partition
 
-    async def _open(self, request: OpenJournal, done: Done) -> None:
+    async def _open(self, request: OpenJournal, count: int, done: Done) -> None:
         path = os.path.join(self._directory.path, str(request.topic_partition), f"{request.producer_id}{SUFFIX}")
         try:
             journal = await self._disk.run(lambda: self._files.create(path, request))
@@ -130,11 +145,12 @@ class PutJournals:
                 await self._disk.run(lambda: self._files.remove(path))
                 raise
             self._add(_OpenJournal(path, journal, request.topic_partition))
-            done(OpenedJournal(path, min(MOST_RECORD_BYTES, partition.log.config.max_message_bytes // 2)))
+            most_bytes = MOST_LARGE_RECORD_BYTES if request.is_large else MOST_RECORD_BYTES
+            done(OpenedJournal(path, min(most_bytes, partition.log.config.max_message_bytes // 2)))
         except RaykaError as error:
             done(error)
         finally:
-            self._opening -= 1
+            self._opening -= count
 
     def ring(self, request: DrainJournals, done: Done) -> None:
         """Append what is in the journals of a partition, and watch them."""
@@ -203,6 +219,7 @@ class PutJournals:
     def _drain(self, each: _OpenJournal) -> bool:
         """Append the next records of a journal; whether there were some."""
         journal, is_any = each.journal, False
+        each.has_more = False
         try:
             for _ in range(_MOST_READS):
                 records = None if each.is_closed else journal.read()
@@ -211,6 +228,8 @@ class PutJournals:
                 self._append_records(each, records)
                 journal.drained(records)
                 is_any = True
+            else:
+                each.has_more = True
         except OSError as error:
             logger.error("%s: %s", each.path, self._directory.failed(error))
         except RaykaError as error:
@@ -228,18 +247,10 @@ class PutJournals:
         while self._drain(each) and not each.journal.is_read(end):
             pass
 
-    def _append_records(self, each: _OpenJournal, records: JournalRecords) -> None:
+    def _append_records(self, each: _OpenJournal, records: JournalRecords | LargeRecord) -> None:
         """Raises RaykaError; the journal knows how many were appended before."""
-        from rayka.storage.journal.batches import batches_of
-
-        journal, max_bytes = each.journal, self._replicas.get(each.topic_partition).log.config.max_message_bytes
-        batches = batches_of(
-            records,
-            producer_id=None if journal.is_behind else journal.producer_id,
-            now_ms=time.time_ns() // 1_000_000,
-            max_batch_size=min(max_bytes, _MOST_BATCH_BYTES),
-        )
-        for batch, count in batches:
+        journal = each.journal
+        for batch, count in self._batches(each, records):
             error = self._append_batch(each.topic_partition, batch)
             if error is not None and error.code in _NOT_IN_SEQUENCE:
                 logger.warning("%s: %s; the records get no sequence numbers", each.path, error)
@@ -249,6 +260,18 @@ class PutJournals:
             if error is not None and error.code is not ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 raise error
             journal.appended(count)
+
+    def _batches(self, each: _OpenJournal, records: JournalRecords | LargeRecord) -> Iterable[tuple[memoryview, int]]:
+        """The records in batches, each with their number."""
+        producer_id = None if each.journal.is_behind else each.journal.producer_id
+        now_ms = time.time_ns() // 1_000_000
+        if isinstance(records, LargeRecord):
+            return ((records.sealed(producer_id, now_ms), 1),)
+        from rayka.storage.journal.batches import batches_of
+
+        max_bytes = self._replicas.get(each.topic_partition).log.config.max_message_bytes
+        max_batch_size = min(max_bytes, _MOST_BATCH_BYTES)
+        return batches_of(records, producer_id=producer_id, now_ms=now_ms, max_batch_size=max_batch_size)
 
     def _append_batch(self, topic_partition: TopicPartition, batch: memoryview) -> RaykaError | None:
         answers: list[Any] = []
@@ -271,7 +294,7 @@ class PutJournals:
     def _look(self) -> None:
         """Look into all journals that are watched. One in which nothing was for a while is not watched any longer."""
         self._timer = None
-        is_any = False
+        is_any = has_more = False
         for each in [one for one in self._all() if one.idle_looks is not None]:
             assert each.idle_looks is not None
             each.idle_looks = 0 if self._drain(each) else each.idle_looks + 1
@@ -280,8 +303,9 @@ class PutJournals:
                 if self._set(each, partial(each.journal.watch, False)) and self._drain(each):
                     self._watch(each)
             is_any = is_any or each.idle_looks is not None
+            has_more = has_more or each.has_more
         if is_any and self._timer is None and not self._is_stopped:
-            self._timer = self._loop.call_later(_LOOK_INTERVAL_S, self._look)
+            self._timer = self._loop.call_later(0 if has_more else _LOOK_INTERVAL_S, self._look)
 
     async def _check_all(self) -> None:
         """Append what nobody rang for, and close journals whose programs are gone, or that can't be any more."""

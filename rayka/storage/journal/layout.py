@@ -5,13 +5,16 @@ a journal it pays for one write(2): the leader makes an empty file in the partit
 frames of records into it. The leader appends them in the order of the file, many in one batch, as an idempotent
 producer whose sequence numbers are the numbers of the records. So the log says after a crash which of them it has.
 
+A program that puts large records gets a large journal. Its gain is that a record is copied once to get into the
+journal, without a request, and from there to the log through memory that is used again for each.
+
 What is written survives the death of the program and of the leader, as what is in the log does: it is in the page cache
 of the same file system. A power cut may take both; so topics that flush before they acknowledge have no journals.
 
-- The file has a header of one page, and then `CAPACITY` bytes of frames. Positions count all bytes ever written; where
-  they lie in the file is that modulo `CAPACITY`.
+- The file has a header of one page, and then `CAPACITY` bytes of frames, or as many as its header says. Positions count
+  all bytes ever written; where they lie in the file is that modulo the capacity.
 - A frame lies in one piece. Where the next one has no room before the end, the position goes on to the next multiple of
-  `CAPACITY`, when the leader has read all that was written. So nothing is written over that is not in the log.
+  the capacity, when the leader has read all that was written. So nothing is written over that is not in the log.
 - The leader reads up to `WRITTEN`. A frame there that fails its CRC, or has another number than the next one, is
   damaged, say by a power cut: the leader closes the journal and keeps its file.
 - `WRITTEN` is the program's. All other words are the leader's.
@@ -28,14 +31,18 @@ from typing import Final
 
 from crc32c import crc32c
 
+from rayka.storage.format.pieces import MaybePieces, joined
+
 SUFFIX: Final = ".journal"
 MAGIC: Final = b"rayka journal 1\n"
 HEADER_BYTES: Final = 4096
 CAPACITY: Final = 4 << 20
-FILE_BYTES: Final = HEADER_BYTES + CAPACITY
+LARGE_CAPACITY: Final = 16 << 20
 MOST_RECORD_BYTES: Final = 64 << 10
-"""Larger records gain nothing by a journal."""
+MOST_LARGE_RECORD_BYTES: Final = 4 << 20
+"""In a large journal. Larger records gain nothing by it."""
 MOST_FRAME_BYTES: Final = 256 << 10
+"""Of several records. A record of more bytes is large: it has a frame of its own, which the leader reads by itself."""
 MOST_FRAME_RECORDS: Final = 4096
 SEQUENCE_MASK: Final = 0x7FFF_FFFF
 """Sequence numbers go on at 0 after the largest int32, as those of every producer."""
@@ -52,9 +59,12 @@ WATCHED: Final = 192
 STATE: Final = 256
 """A `JournalState`; the next word is the error code that closed the journal."""
 
+SIZE: Final = 320
+"""The capacity; 0 stands for `CAPACITY`."""
+
 FRAME: Final = struct.Struct("<IIqI")
 """CRC-32C of what follows it, size of the records, number of the first record, count of the records."""
-_CRC_BYTES: Final = 4
+CRC_BYTES: Final = 4
 _LENGTH = struct.Struct("<I")
 
 
@@ -68,12 +78,12 @@ class JournalState(enum.IntEnum):
 
 def record_frame(first: int, record: bytes) -> bytes:
     """The frame of one record, number `first`."""
-    rest = FRAME.pack(0, len(record), first, 1)[_CRC_BYTES:] + record
+    rest = FRAME.pack(0, len(record), first, 1)[CRC_BYTES:] + record
     return _LENGTH.pack(crc32c(rest)) + rest
 
 
-def frames_of(first: int, records: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The frames of several records, each with the number of its records; before the records are their lengths."""
+def frames_of(first: int, records: Sequence[MaybePieces]) -> Iterator[tuple[int, Sequence[bytes]]]:
+    """The frames of several records in pieces, each with the number of its records; before these are their lengths."""
     start, size = 0, 0
     for end, record in enumerate(records):
         needed = len(record) + _LENGTH.size
@@ -85,16 +95,30 @@ def frames_of(first: int, records: Sequence[bytes]) -> Iterator[tuple[int, bytes
         yield len(records) - start, _frame(first + start, records[start:])
 
 
-def _frame(first: int, records: Sequence[bytes]) -> bytes:
+def _frame(first: int, records: Sequence[MaybePieces]) -> Sequence[bytes]:
     if len(records) == 1:
-        return record_frame(first, records[0])
+        return (
+            _large_frame(first, records[0])
+            if len(records[0]) > MOST_FRAME_BYTES
+            else (record_frame(first, *joined(records)),)
+        )
     lengths = struct.pack(f"<{len(records)}I", *map(len, records))
-    body = b"".join([lengths, *records])
-    rest = FRAME.pack(0, len(body), first, len(records))[_CRC_BYTES:] + body
-    return _LENGTH.pack(crc32c(rest)) + rest
+    body = b"".join([lengths, *joined(records)])
+    rest = FRAME.pack(0, len(body), first, len(records))[CRC_BYTES:] + body
+    return (_LENGTH.pack(crc32c(rest)) + rest,)
 
 
-def start_of(position: int, size: int) -> int:
+def _large_frame(first: int, record: MaybePieces) -> Sequence[bytes]:
+    """The frame of one record, which is not copied."""
+    pieces = (record,) if isinstance(record, bytes) else record.buffers
+    rest = FRAME.pack(0, len(record), first, 1)[CRC_BYTES:]
+    crc = crc32c(rest)
+    for piece in pieces:
+        crc = crc32c(piece, crc)
+    return (_LENGTH.pack(crc) + rest, *pieces)
+
+
+def start_of(position: int, size: int, capacity: int = CAPACITY) -> int:
     """Where a frame of this size goes whose predecessor ends at `position`."""
-    room = CAPACITY - position % CAPACITY
+    room = capacity - position % capacity
     return position if size <= room else position + room

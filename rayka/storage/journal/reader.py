@@ -10,14 +10,17 @@ import uuid
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.journal.large import LargeRecord, RecordRoom
 from rayka.storage.journal.layout import (
     CAPACITY,
     DRAINED,
-    FILE_BYTES,
     HEADER_BYTES,
     IDENTITY,
+    LARGE_CAPACITY,
     MAGIC,
+    MOST_FRAME_BYTES,
     SEQUENCE_MASK,
+    SIZE,
     STATE,
     WATCHED,
     WORD,
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
     from rayka.storage.journal.records import JournalRecords
 
 MOST_BYTES: Final = 512 << 10
-"""So much is read at once. A frame is smaller, so there is always one in it."""
+"""So much is read at once. A frame without a large record is smaller, so there is always one in it."""
+_CAPACITIES: Final = (CAPACITY, LARGE_CAPACITY)
 _WORD = struct.Struct("<q")
 _TWO_WORDS = struct.Struct("<qq")
 
@@ -42,6 +46,8 @@ class JournalFiles(Protocol):
 
     def write(self, descriptor: int, data: bytes, position: int, /) -> int: ...
 
+    def read_into(self, descriptor: int, buffer: memoryview, position: int) -> int: ...
+
     def read_fully(self, descriptor: int, size: int, position: int) -> bytes: ...
 
     def truncate(self, descriptor: int, size: int) -> None: ...
@@ -50,7 +56,18 @@ class JournalFiles(Protocol):
 class Journal:
     """One journal, as the leader has it open."""
 
-    def __init__(self, files: JournalFiles, descriptor: int, producer_id: int, topic_id: uuid.UUID) -> None:
+    def __init__(
+        self,
+        files: JournalFiles,
+        descriptor: int,
+        producer_id: int,
+        topic_id: uuid.UUID,
+        capacity: int = CAPACITY,
+        room: RecordRoom | None = None,
+    ) -> None:
+        """All journals of a process may have the same room for large records."""
+        self.capacity = capacity
+        self._room = RecordRoom() if room is None else room
         self.descriptor = descriptor
         self.producer_id = producer_id
         self.topic_id = topic_id
@@ -67,20 +84,32 @@ class Journal:
         self._next_number = 0
 
     @classmethod
-    def create(cls, files: JournalFiles, descriptor: int, producer_id: int, topic_id: uuid.UUID) -> Journal:
+    def create(
+        cls,
+        files: JournalFiles,
+        descriptor: int,
+        producer_id: int,
+        topic_id: uuid.UUID,
+        capacity: int = CAPACITY,
+        room: RecordRoom | None = None,
+    ) -> Journal:
         """Make an empty file a journal. Raises OSError."""
-        files.truncate(descriptor, FILE_BYTES)
+        files.truncate(descriptor, HEADER_BYTES + capacity)
+        files.write(descriptor, _WORD.pack(capacity), SIZE)
         files.write(descriptor, IDENTITY.pack(MAGIC, producer_id, topic_id.bytes), 0)
-        return cls(files, descriptor, producer_id, topic_id)
+        return cls(files, descriptor, producer_id, topic_id, capacity, room)
 
     @classmethod
-    def open(cls, files: JournalFiles, descriptor: int) -> Journal | None:
+    def open(cls, files: JournalFiles, descriptor: int, room: RecordRoom | None = None) -> Journal | None:
         """A journal that an earlier process had open; None if the file is none. Raises OSError."""
         header = files.read(descriptor, HEADER_BYTES, 0)
         if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
             return None
         _, producer_id, topic_id = IDENTITY.unpack_from(header)
-        journal = cls(files, descriptor, producer_id, uuid.UUID(bytes=topic_id))
+        capacity = _WORD.unpack_from(header, SIZE)[0] or CAPACITY
+        if capacity not in _CAPACITIES:
+            return None
+        journal = cls(files, descriptor, producer_id, uuid.UUID(bytes=topic_id), capacity, room)
         journal._drained, journal._number = _TWO_WORDS.unpack_from(header, DRAINED)
         journal._next_number = journal._number
         journal.was_closed = _TWO_WORDS.unpack_from(header, STATE) == (JournalState.CLOSED, 0)
@@ -94,7 +123,7 @@ class Journal:
         if last_sequence is None:
             return
         ahead = (last_sequence + 1 - self._number) & SEQUENCE_MASK
-        self.is_behind = ahead > CAPACITY
+        self.is_behind = ahead > self.capacity
         self._next_number = self._number + (0 if self.is_behind else ahead)
 
     def has_more(self) -> bool:
@@ -105,8 +134,11 @@ class Journal:
         """Whether the log has everything up to this position."""
         return self._drained >= position
 
-    def read(self) -> JournalRecords | None:
-        """The next records; None if there are none. Raises OSError, and CORRUPT_MESSAGE for a damaged frame."""
+    def read(self) -> JournalRecords | LargeRecord | None:
+        """The next records; None if there are none. Raises OSError, and CORRUPT_MESSAGE for a damaged frame.
+
+        A large record is valid until the next read.
+        """
         while (written := self.written()) > self._drained:
             frames = self._next_frames(written)
             if frames is None:
@@ -116,31 +148,35 @@ class Journal:
                 raise RaykaError(ErrorCode.CORRUPT_MESSAGE, reason)
             known = self._next_number - self._number
             if known < frames.record_count:
-                return frames.slice(known) if known > 0 else frames
+                return frames if known <= 0 or isinstance(frames, LargeRecord) else frames.slice(known)
             self._mark(frames.end, self._number + frames.record_count)
         return None
 
-    def _next_frames(self, written: int) -> JournalRecords | None:
-        """A program that goes on at the next multiple of `CAPACITY` does so when all before that is read.
+    def _next_frames(self, written: int) -> JournalRecords | LargeRecord | None:
+        """A program that goes on at the next multiple of the capacity does so when all before that is read.
 
         It may have been interrupted before that, and left a frame there with the number of the next one.
         """
-        start = start_of(self._drained, CAPACITY)
+        start = start_of(self._drained, self.capacity, self.capacity)
         return self._frames_at(start if written > start else self._drained, written)
 
-    def _frames_at(self, position: int, written: int) -> JournalRecords | None:
-        place = position % CAPACITY
-        size = min(MOST_BYTES, CAPACITY - place, written - position)
+    def _frames_at(self, position: int, written: int) -> JournalRecords | LargeRecord | None:
+        place = position % self.capacity
+        size = min(self.capacity - place, written - position)
         if size <= 0:
             return None
-        data = self._files.read_fully(self.descriptor, size, HEADER_BYTES + place)
+        if size > MOST_FRAME_BYTES:
+            large = self._room.read(self._files, self.descriptor, HEADER_BYTES + place, size, self._number, position)
+            if large is not None:
+                return large
+        data = self._files.read_fully(self.descriptor, min(size, MOST_BYTES), HEADER_BYTES + place)
         return self._records_in(data, self._number, position)
 
     def appended(self, count: int) -> None:
         """The log has so many more of the records that `read` returned."""
         self._next_number += count
 
-    def drained(self, records: JournalRecords) -> None:
+    def drained(self, records: JournalRecords | LargeRecord) -> None:
         """The log has these. Raises OSError."""
         self._next_number = records.first_number + records.record_count
         self._mark(records.end, self._next_number)

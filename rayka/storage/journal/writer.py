@@ -11,10 +11,13 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
+from rayka.storage.format.pieces import MaybePieces
 from rayka.storage.journal.layout import (
     CAPACITY,
     DRAINED,
     HEADER_BYTES,
+    MOST_FRAME_BYTES,
+    SIZE,
     STATE,
     WATCHED,
     WORD,
@@ -25,37 +28,42 @@ from rayka.storage.journal.layout import (
     start_of,
 )
 
-_WRITTEN, _DRAINED, _WATCHED, _STATE, _ERROR = (
+_WRITTEN, _DRAINED, _WATCHED, _STATE, _ERROR, _SIZE = (
     WRITTEN // WORD,
     DRAINED // WORD,
     WATCHED // WORD,
     STATE // WORD,
     STATE // WORD + 1,
+    SIZE // WORD,
 )
+_MOST_PIECES = 500
+"""Linux writes at most 1024 with one call."""
 
 
 class JournalWriter:
     """Writes frames; for one thread at a time.
 
-    `write(data, position)` writes to the file, as `os.pwrite` does; `words` is its first page as int64 numbers, in
+    `write(pieces, position)` writes to the file, as `os.pwritev` does; `words` is its first page as int64 numbers, in
     memory that the leader's writes to the file change.
     """
 
-    def __init__(self, write: Callable[[bytes, int], int], words: memoryview) -> None:
+    def __init__(self, write: Callable[[Sequence[bytes], int], int], words: memoryview) -> None:
         self._write = write
         self._words = words
+        self._capacity = words[_SIZE] or CAPACITY
         self._before = self._after = (0, 0)  # position and number, before and after the frame of the last attempt
         self._sent_otherwise = 0
 
-    def write(self, records: Sequence[bytes]) -> int:
+    def write(self, records: Sequence[MaybePieces]) -> int:
         """Write as many of the records as there is room for; their number. Raises OSError if the first frame fails."""
         place = self._place()
-        if len(records) == 1:
-            return int(self._append(place, record_frame(place[1], records[0]), 1))
+        if len(records) == 1 and isinstance(records[0], bytes) and len(records[0]) <= MOST_FRAME_BYTES:
+            frame = record_frame(place[1], records[0])
+            return int(self._append(place, (frame,), len(frame), 1))
         written = 0
-        for count, frame in frames_of(place[1], records):
+        for count, pieces in frames_of(place[1], records):
             try:
-                if not self._append(self._place(), frame, count):
+                if not self._append(self._place(), pieces, sum(map(len, pieces)), count):
                     break
             except OSError:
                 if not written:
@@ -64,12 +72,13 @@ class JournalWriter:
             written += count
         return written
 
-    def _append(self, place: tuple[int, int], frame: bytes, count: int) -> bool:
-        size, (before, number) = len(frame), place
-        start = start_of(before, size)
-        if start % CAPACITY == 0 and self._words[_DRAINED] < before:
+    def _append(self, place: tuple[int, int], frame: Sequence[bytes], size: int, count: int) -> bool:
+        (before, number), capacity = place, self._capacity
+        start = start_of(before, size, capacity)
+        if start % capacity == 0 and self._words[_DRAINED] < before:
             return False
-        if self._write(frame, HEADER_BYTES + start % CAPACITY) != size:
+        pieces = frame if len(frame) <= _MOST_PIECES else (b"".join(frame),)
+        if self._write(pieces, HEADER_BYTES + start % capacity) != size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._after = start + size, number + count
         self._words[_WRITTEN] = start + size

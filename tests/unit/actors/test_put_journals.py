@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rayka.actors.channel.requests import DrainJournals, ListOffsets, OpenJournal
+from rayka.actors.channel.requests import DeleteRecords, DrainJournals, ListOffsets, OpenJournal
 from rayka.actors.replica import put_journals
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
@@ -29,8 +29,16 @@ from rayka.replica.replicas import Replicas
 from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
+from rayka.storage.format.pieces import Pieces
 from rayka.storage.format.records import Record, build_batch, read_records
-from rayka.storage.journal.layout import CAPACITY, WORD, WRITTEN, JournalState
+from rayka.storage.journal.layout import (
+    CAPACITY,
+    LARGE_CAPACITY,
+    MOST_LARGE_RECORD_BYTES,
+    WORD,
+    WRITTEN,
+    JournalState,
+)
 from rayka.types import (
     AppendParams,
     AppendRequest,
@@ -81,8 +89,8 @@ class Leader:
             raise answer
         return answer
 
-    async def open(self, producer_id: int = 1) -> PutJournal:
-        opened: OpenedJournal = await self.ask(OpenJournal(QUEUE, TOPIC_ID.bytes, producer_id))
+    async def open(self, producer_id: int = 1, *, is_large: bool = False) -> PutJournal:
+        opened: OpenedJournal = await self.ask(OpenJournal(QUEUE, TOPIC_ID.bytes, producer_id, is_large))
         return PutJournal(opened.path, opened.max_record_bytes, lambda: None)
 
     async def drain(self) -> None:
@@ -94,7 +102,7 @@ class Leader:
 
     def values(self) -> list[bytes]:
         log = self.partition.log
-        found = log.read(0, 1 << 20, log.high_watermark)
+        found = log.read(0, 1 << 24, log.high_watermark)
         assert found is not None
         data = Path(found.path).read_bytes()[found.position : found.position + found.size]
         return [bytes(record.value or b"") for record in read_records(memoryview(data))]
@@ -641,3 +649,123 @@ def test_a_question_for_the_end_offset_finds_all_of_a_full_journal(tmp_path: Pat
         assert answer.offset == 100_000
 
     with_leader(tmp_path, check)
+
+
+MIDDLE = 300_000
+"""Bytes of an item for which a usual journal is too small."""
+
+
+def items_of(*sizes: int) -> list[bytes]:
+    return [bytes([number]) * size for number, size in enumerate(sizes)]
+
+
+def test_large_items_are_appended_in_the_order_of_the_journal(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program, pieces = await leader.open(is_large=True), Pieces()
+        items = items_of(MIDDLE, 1, MIDDLE, 3_000_000)
+        for piece in (b"<", items[0], b">"):
+            pieces.write(piece)
+        assert program.put([*items, pieces, b"end"]) == 6
+        await leader.drain()
+        assert leader.values() == [*items, bytes(pieces), b"end"]
+
+    with_leader(tmp_path, check, max_message_bytes=2 * MOST_LARGE_RECORD_BYTES)
+
+
+def test_more_large_items_than_a_journal_has_room_for_are_put_while_the_leader_reads(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open(is_large=True)
+        items = [bytes([number]) * 900_000 for number in range(2 * LARGE_CAPACITY // 900_000)]
+        putting = asyncio.create_task(asyncio.to_thread(program.put, items))
+        while not putting.done():
+            await leader.drain()
+        await leader.drain()
+        assert await putting == leader.end_offset == len(items)
+
+    with_leader(tmp_path, check, max_message_bytes=2 * MOST_LARGE_RECORD_BYTES)
+
+
+def test_the_next_leader_goes_on_with_the_large_journal_of_one_that_died(tmp_path: Path) -> None:
+    """It died after an append that its mark does not cover."""
+
+    async def check() -> None:
+        leader, items = Leader(tmp_path), items_of(MIDDLE, MIDDLE, MIDDLE)
+        program = await leader.open(is_large=True)
+        program.put(items[:1])
+        leader.journals._of(QUEUE)[0].journal.drained = lambda _: None  # type: ignore[method-assign]
+        leader.journals._drain(leader.journals._of(QUEUE)[0])
+        assert leader.end_offset > 0
+        leader.directory.close([], now_ms=0)
+        program.put(items[1:2])
+        successor = Leader(tmp_path)
+        await successor.drain()
+        program.put(items[2:])
+        await successor.drain()
+        assert successor.values() == items
+        await successor.server.stop()
+
+    asyncio.run(check())
+
+
+def test_large_items_that_the_topic_refuses_are_kept_aside(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open(is_large=True)
+        program.put(items_of(MIDDLE))
+        leader.partition.log.configure(LogConfig(max_message_bytes=MIDDLE))
+        await leader.drain()
+        assert program.is_closed
+        with pytest.raises(RaykaError) as raised:
+            program.check_kept()
+        assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
+        assert [name.endswith(".journal.failed") for name in files(tmp_path)] == [True]
+
+    with_leader(tmp_path, check)
+
+
+def test_a_large_journal_counts_as_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(put_journals, "MOST_JOURNALS", 8)
+
+    async def check(leader: Leader) -> None:
+        programs = [await leader.open(1, is_large=True), await leader.open(2)]
+        with pytest.raises(RaykaError) as raised:
+            await leader.open(3, is_large=True)
+        assert raised.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        programs += [await leader.open(number) for number in range(4, 7)]
+        with pytest.raises(RaykaError):
+            await leader.open(7)
+        assert len(programs) == 5
+
+    with_leader(tmp_path, check)
+
+
+def test_an_item_that_needs_a_larger_journal_gives_the_other_one_back(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        sent = Sent()
+        writer = writer_of(await leader.open(), sent)
+        assert writer._journals is not None
+        writer.put(b"a")
+        await leader.drain()
+        too_large = bytes(MOST_LARGE_RECORD_BYTES + 1)
+        writer.put(too_large)
+        assert writer._journals.journal is not None
+        writer.put(bytes(MIDDLE))
+        assert writer._journals.journal is None
+        assert sent.values == [too_large, bytes(MIDDLE)]
+
+    with_leader(tmp_path, check)
+
+
+def test_segments_below_deleted_records_are_removed(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program, log = await leader.open(is_large=True), leader.partition.log
+        segments = tmp_path / str(QUEUE)
+        for _ in range(8):
+            program.put(items_of(MIDDLE))
+            await leader.drain()
+        before = len(list(segments.glob("*.log")))
+        (answer,) = await leader.ask(DeleteRecords(((QUEUE, 7),)))
+        assert (answer.error, log.log_start_offset) == (ErrorCode.NONE, 7)
+        await asyncio.wait(leader.server._background._tasks, timeout=ENOUGH_S)
+        assert before > len(list(segments.glob("*.log"))) == len(list(segments.glob("*.log*"))) == 1
+
+    with_leader(tmp_path, check, segment_bytes=2 * MIDDLE, file_delete_delay_ms=0)

@@ -6,7 +6,7 @@ import mmap
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -19,13 +19,21 @@ from hypothesis import strategies as st
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.rows import fields_of
 from rayka.storage.files import RealFiles
+from rayka.storage.format.batch import read_header, validate
+from rayka.storage.format.pieces import Pieces
+from rayka.storage.format.records import read_records
 from rayka.storage.journal import writer
+from rayka.storage.journal.large import LargeRecord
 from rayka.storage.journal.layout import (
     CAPACITY,
+    FRAME,
     HEADER_BYTES,
+    LARGE_CAPACITY,
     MOST_FRAME_BYTES,
     MOST_FRAME_RECORDS,
+    MOST_LARGE_RECORD_BYTES,
     SEQUENCE_MASK,
+    SIZE,
     WRITTEN,
     JournalState,
     frames_of,
@@ -42,26 +50,26 @@ LARGE = 200 << 10
 class JournalFile:
     """A journal's file, its writer, and the log to which its leader appends."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, capacity: int = CAPACITY) -> None:
         self.files = RealFiles()
         self.descriptor = self.files.open(str(path), create=True)
-        self.leader = Journal.create(self.files, self.descriptor, PRODUCER_ID, TOPIC_ID)
+        self.leader = Journal.create(self.files, self.descriptor, PRODUCER_ID, TOPIC_ID, capacity)
         self.mapping = mmap.mmap(self.descriptor, HEADER_BYTES)
         self.writer = JournalWriter(self.write, memoryview(self.mapping).cast("q"))
         self.put: list[bytes] = []
         self.log: list[bytes] = []
         self.bytes_written = 0
 
-    def write(self, data: bytes, position: int) -> int:
-        self.bytes_written += len(data)
-        return os.pwrite(self.descriptor, data, position)
+    def write(self, data: Sequence[bytes], position: int) -> int:
+        self.bytes_written += sum(map(len, data))
+        return os.pwritev(self.descriptor, data, position)
 
     def write_records(self, records: list[bytes]) -> int:
         count = self.writer.write(records)
         self.put += records[:count]
         return count
 
-    def append_next(self) -> JournalRecords | None:
+    def append_next(self) -> JournalRecords | LargeRecord | None:
         """What the leader does up to its append; `drained` comes afterwards."""
         records = self.leader.read()
         if records is not None:
@@ -83,7 +91,11 @@ class JournalFile:
         self.files.close(self.descriptor)
 
 
-def values_of(records: JournalRecords) -> list[bytes]:
+def values_of(records: JournalRecords | LargeRecord) -> list[bytes]:
+    if isinstance(records, LargeRecord):
+        batch = records.sealed(PRODUCER_ID, 5)
+        validate(batch, 0, read_header(batch))
+        return [record.value or b"" for record in read_records(batch)]
     data, positions, lengths = records.values
     return [data[start : start + length].tobytes() for start, length in zip(positions, lengths, strict=True)]
 
@@ -227,7 +239,7 @@ def test_positions_without_frames_are_an_error(journal: JournalFile) -> None:
 def test_a_write_that_failed_changes_nothing(tmp_path: Path) -> None:
     journal = JournalFile(tmp_path / "1.journal")
     journal.write_records([b"a"])
-    good, journal.writer._write = journal.writer._write, lambda data, _: len(data) - 1
+    good, journal.writer._write = journal.writer._write, lambda data, _: sum(map(len, data)) - 1
     with pytest.raises(OSError, match="No space"):
         journal.writer.write([b"lost"])
     journal.writer._write = good
@@ -270,7 +282,7 @@ def test_everything_written_is_read_once_and_in_order(
 ) -> None:
     """The leader crashes before or after its mark, and reads while the program writes."""
     journal = JournalFile(tmp_path_factory.mktemp("journal") / "1.journal")
-    sizes = st.sampled_from([0, 1, 100, 5_000, 60_000])
+    sizes = st.sampled_from([0, 1, 100, 5_000, 60_000, 300_000])
     for _ in range(data.draw(st.integers(1, 30))):
         match data.draw(st.sampled_from(["write", "write", "read", "crash before the mark", "drain"])):
             case "write":
@@ -294,7 +306,7 @@ def test_everything_written_is_read_once_and_in_order(
 def test_a_list_of_which_a_later_frame_failed_is_written_in_part(journal: JournalFile) -> None:
     good, frames = journal.writer._write, []
 
-    def write(data: bytes, position: int) -> int:
+    def write(data: Sequence[bytes], position: int) -> int:
         frames.append(position)
         return good(data, position) if len(frames) == 1 else 0
 
@@ -314,7 +326,7 @@ def test_an_interrupt_after_a_frame_was_written_leaves_no_frame_behind(journal: 
     journal.drain()
     good = journal.writer._write
 
-    def write(data: bytes, position: int) -> int:
+    def write(data: Sequence[bytes], position: int) -> int:
         good(data, position)
         raise KeyboardInterrupt
 
@@ -382,3 +394,84 @@ def test_a_word_that_is_read_half_written_is_no_damage(journal: JournalFile) -> 
     journal.write_records([b"y"])
     journal.drain()
     assert journal.log == journal.put
+
+
+def large(number: int, size: int = MOST_FRAME_BYTES + 1) -> bytes:
+    return bytes([number]) * size
+
+
+@pytest.fixture
+def large_journal(tmp_path: Path) -> Iterator[JournalFile]:
+    file = JournalFile(tmp_path / "1.journal", LARGE_CAPACITY)
+    yield file
+    file.close()
+
+
+def test_large_records_are_read_between_small_ones(large_journal: JournalFile) -> None:
+    large_journal.write_records([b"small", large(1), large(2, 1_000_000), b"smaller", large(3)])
+    large_journal.write_records([large(4, MOST_LARGE_RECORD_BYTES)])
+    large_journal.write_records([b"last"])
+    large_journal.drain()
+    assert large_journal.log == large_journal.put
+
+
+def test_a_record_in_pieces_is_one_record(large_journal: JournalFile) -> None:
+    few, many, small = Pieces(), Pieces(), Pieces()
+    for piece in (b"<", large(1), bytearray(large(2)), b">"):
+        few.write(piece)
+    for number in range(2000):
+        many.write(large(number % 256, 500))
+    small.write(b"sm")
+    small.write(b"all")
+    assert large_journal.writer.write([few, many, small]) == 3
+    large_journal.drain()
+    assert large_journal.log == [bytes(few), bytes(many), b"small"]
+
+
+def test_a_large_journal_has_its_capacity_after_the_death_of_its_leader(large_journal: JournalFile) -> None:
+    records = [large(number, 1_000_000) for number in range(20)]
+    written = large_journal.write_records(records)
+    assert written == LARGE_CAPACITY // (1_000_000 + FRAME.size)
+    large_journal.append_next()
+    large_journal.restart_leader()
+    large_journal.drain()
+    large_journal.write_records(records[written:])
+    large_journal.restart_leader()
+    large_journal.drain()
+    assert large_journal.log == records
+
+
+@pytest.mark.parametrize("position", [0, 5, 10, 17, FRAME.size, FRAME.size + 200_000])
+def test_a_damaged_large_frame_is_an_error(position: int, large_journal: JournalFile) -> None:
+    large_journal.write_records([large(1)])
+    place = HEADER_BYTES + position
+    byte = os.pread(large_journal.descriptor, 1, place)[0]
+    os.pwrite(large_journal.descriptor, bytes([byte ^ 0x55]), place)
+    with pytest.raises(RaykaError) as raised:
+        large_journal.leader.read()
+    assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_large_frame_that_the_program_has_not_finished_is_not_read(large_journal: JournalFile) -> None:
+    large_journal.write_records([b"small"])
+    good = large_journal.writer._write
+    large_journal.writer._write = lambda pieces, position: good(pieces[:1], position)
+    with pytest.raises(OSError, match="No space"):
+        large_journal.writer.write([large(1)])
+    large_journal.drain()
+    large_journal.writer._write = good
+    large_journal.write_records([large(2)])
+    large_journal.drain()
+    assert large_journal.log == [b"small", large(2)]
+
+
+def test_a_journal_of_an_impossible_capacity_is_none(journal: JournalFile) -> None:
+    os.pwrite(journal.descriptor, (CAPACITY + 1).to_bytes(8, "little"), SIZE)
+    assert Journal.open(journal.files, journal.descriptor) is None
+
+
+def test_a_journal_of_an_earlier_version_has_the_usual_capacity(journal: JournalFile) -> None:
+    os.pwrite(journal.descriptor, bytes(8), SIZE)
+    leader = Journal.open(journal.files, journal.descriptor)
+    assert leader is not None
+    assert leader.capacity == CAPACITY
