@@ -166,7 +166,11 @@ class ReplicaRoles:
             jitter=random.random(),
             producer_id_expiration_ms=self._producer_id_expiration_ms,
         )
-        return log, self._server.put_journals.find(os.path.join(self._directory.path, str(topic_partition)))
+        try:
+            return log, self._server.put_journals.find(os.path.join(self._directory.path, str(topic_partition)))
+        except BaseException:
+            log.release()  # the next attempt opens it again
+            raise
 
     def _assign_epochs(self) -> None:
         """Write new leader epochs down in the background. An append that comes earlier writes its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import errno
 import os
@@ -114,6 +115,40 @@ def test_what_a_failed_attempt_did_not_reach_is_opened_by_the_next(tmp_path: Pat
         await actor.roles.stop()
 
     asyncio.run(run())
+
+
+def test_a_log_whose_journals_can_not_be_opened_leaves_no_descriptor(tmp_path: Path) -> None:
+    async def run() -> None:
+        (tmp_path / "a-0").mkdir()
+        (tmp_path / "a-0" / "1.journal").touch()
+        actor = Actor(tmp_path)
+        before, opened = open_descriptors(tmp_path), actor.files.open
+
+        def open_no_journal(path: str, **options: bool) -> int:
+            if path.endswith(".journal"):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return opened(path, **options)
+
+        actor.files.open = open_no_journal  # type: ignore[method-assign]
+        only_a = dataclasses.replace(IMAGE, topics={"a": TOPICS[0]})
+        await actor.take(MetadataImage(), only_a)
+        assert actor.served == []
+        assert open_descriptors(tmp_path) == before
+        del actor.files.open
+        await actor.roles.open_again()
+        assert actor.served == ["a"]
+        await actor.roles.stop()
+
+    asyncio.run(run())
+
+
+def open_descriptors(path: Path) -> list[str]:
+    """The files below `path` that this process has open."""
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(each))
+    return sorted(one for one in found if one.startswith(str(path)))
 
 
 def test_a_disk_that_recovers_while_a_new_image_is_taken_in_brings_no_older_one_back(tmp_path: Path) -> None:
