@@ -144,7 +144,8 @@ class ConfigDef:
     def _read_integer(self, text: str) -> int:
         low, high = _INTEGER_RANGE[self.type]
         digits = text[1:] if text[:1] in ("-", "+") else text
-        if not (digits.isascii() and digits.isdigit() and low <= int(text) <= high):
+        is_number = digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
+        if not (is_number and low <= int(text) <= high):
             raise self.invalid(text, f"Not a number of type {self.type.name}")
         return int(text)
 
@@ -181,6 +182,7 @@ _INTEGER_RANGE: Mapping[ConfigType, tuple[int, int]] = {
     ConfigType.INT: (-(2**31), INT_MAX),
     ConfigType.LONG: (-(2**63), LONG_MAX),
 }
+_MOST_DIGITS = 100  # Python reads no more than some thousand
 
 
 def _shown(value: ConfigValue) -> str:

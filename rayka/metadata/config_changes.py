@@ -35,6 +35,7 @@ from rayka.metadata.internal_topics import MIN_ISR
 from rayka.metadata.records import ConfigRecord, ConfigResource, ResourceType
 
 MAX_VALUE_LENGTH = 32_767
+_MAX_ID_DIGITS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class ConfigChanges:
     def _check_broker(self, name: str) -> None:
         if not name:
             return
-        if not (name.isascii() and name.isdigit()):
+        if not (name.isascii() and name.isdigit() and len(name) <= _MAX_ID_DIGITS):
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
         if int(name) not in self.image.brokers:
             raise RaykaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {name} found.")

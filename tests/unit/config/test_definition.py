@@ -34,6 +34,11 @@ def test_a_good_text_becomes_a_typed_value(name: str, text: str, value: object) 
     [
         ("retention.ms", "abc", "Invalid value abc for configuration retention.ms: Not a number of type LONG"),
         ("retention.ms", "1_000", "Invalid value 1_000 for configuration retention.ms: Not a number of type LONG"),
+        (
+            "retention.ms",
+            "9" * 5000,
+            f"Invalid value {'9' * 5000} for configuration retention.ms: Not a number of type LONG",
+        ),
         ("retention.ms", "1.5", "Invalid value 1.5 for configuration retention.ms: Not a number of type LONG"),
         ("retention.ms", "-2", "Invalid value -2 for configuration retention.ms: Value must be at least -1"),
         (

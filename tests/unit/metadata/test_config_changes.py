@@ -125,6 +125,11 @@ def test_brokers_are_changed_one_or_all(cluster: Cluster) -> None:
         ("7", ("max.connections", SET, "3"), ("BROKER_ID_NOT_REGISTERED", "No broker with id 7 found.")),
         ("x", ("max.connections", SET, "3"), ("INVALID_REQUEST", "Node id must be an integer, but it is: x")),
         (
+            "1" * 5000,
+            ("max.connections", SET, "3"),
+            ("INVALID_REQUEST", f"Node id must be an integer, but it is: {'1' * 5000}"),
+        ),
+        (
             "",
             ("max.connections", SET, "-1"),
             ("INVALID_CONFIG", "Invalid value -1 for configuration max.connections: Value must be at least 0"),
