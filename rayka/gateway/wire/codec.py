@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rayka.gateway.wire.reader import INT32, FrameReader, MalformedFrame
+from rayka.gateway.wire.reader import INT32, MAX_STRING_BYTES, FrameReader, MalformedFrame
 from rayka.varint import encode_uvarint
 
 ReadField = Callable[[FrameReader], Any]
@@ -36,6 +36,7 @@ _LAST_TIME_MS = 1_900 * 365 * 86_400_000
 # A timedelta holds less than an int64 of milliseconds. More than a million years stand for all that is longer.
 _LONGEST_MS = datetime.timedelta.max // MILLISECOND // 2
 _NULL_ID = bytes(16)
+_MESSAGE = "error_message"
 
 
 class _Shape(typing.NamedTuple):
@@ -288,7 +289,7 @@ def _value_writer(shape: _Shape, flexible: bool, nullable: bool) -> WriteField:
         return _nullable_writer(entity_writer(shape.entity)) if nullable else entity_writer(shape.entity)
     kind = shape.kafka_type
     if kind == "string":
-        return _blob_writer(struct.Struct(">h"), flexible, str.encode)
+        return _blob_writer(struct.Struct(">h"), flexible, _message if shape.name == _MESSAGE else str.encode)
     if kind in ("bytes", "records"):
         return _blob_writer(INT32, flexible, bytes)
     if kind == "uuid":
@@ -322,6 +323,14 @@ def _blob_writer(length: struct.Struct, flexible: bool, encode: Callable[[Any], 
         out += encoded
 
     return write_blob
+
+
+def _message(text: str) -> bytes:
+    """Text for people, cut to what a client reads: it may repeat the longest names of a request."""
+    encoded = text.encode()
+    if len(encoded) <= MAX_STRING_BYTES:
+        return encoded
+    return encoded[:MAX_STRING_BYTES].decode(errors="ignore").encode()
 
 
 def _write_id(out: bytearray, value: uuid.UUID | None) -> None:

@@ -17,6 +17,26 @@ from tests.unit.gateway.wire_client import WireClient, versions
 
 
 @pytest.mark.parametrize(("key", "version"), versions(ApiKey.CREATE_TOPICS))
+def test_a_message_that_repeats_the_longest_name_is_cut_to_what_a_client_reads(
+    key: ApiKey, version: int, tmp_path: Path
+) -> None:
+    """The other topics of the request are created, so it must have its answer."""
+    long = "é" * 16_383
+
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        fields = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+        topics = tuple(make(key, version, "CreatableTopic", name=name, **fields) for name in ("good", long))
+        values: dict[str, Any] = {"topics": topics, "timeout": SECOND, "validate_only": False}
+        request = make(key, version, "CreateTopicsRequest", **values)
+        good, bad = (await client.call(key, version, request)).topics
+        assert (good.error_code, bad.error_code) == (ErrorCode.NONE, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        assert bad.name == long
+        assert len(getattr(bad, "error_message", "").encode()) <= 32_767
+
+    run(tmp_path, check)
+
+
+@pytest.mark.parametrize(("key", "version"), versions(ApiKey.CREATE_TOPICS))
 def test_create_topics(key: ApiKey, version: int, tmp_path: Path) -> None:
     def topic(name: str, partitions: int = 2, **values: Any) -> Any:
         fields = {"num_partitions": partitions, "replication_factor": 1, "assignments": (), "configs": ()}
