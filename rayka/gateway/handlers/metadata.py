@@ -16,6 +16,7 @@ from rayka.gateway.handlers.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OP
 from rayka.gateway.server.request import Call
 from rayka.metadata.commands import NewTopic
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
+from rayka.metadata.topics import INTERNAL_TOPICS, is_topic_name
 from rayka.types import NO_LEADER
 
 _FIRST_BY_ID = 12
@@ -91,8 +92,13 @@ def _creation_error(error: ErrorCode) -> ErrorCode:
 def _topic_by_name(call: Call, image: MetadataImage, name: str, refused: dict[str, ErrorCode]) -> Any:
     topic = image.topics.get(name)
     if topic is None:
-        return _missing(call, name, None, refused.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        return _missing(call, name, None, refused.get(name) or _absence(name))
     return _topic(call, image, topic)
+
+
+def _absence(name: str) -> ErrorCode:
+    """Why there is no such topic: a client waits for one that may still come, not for a name that no topic may have."""
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def _topic_by_id(call: Call, image: MetadataImage, topic_id: uuid.UUID) -> Any:
@@ -107,7 +113,7 @@ def _missing(call: Call, name: str | None, topic_id: uuid.UUID | None, error: Er
         error_code=error,
         name=name,
         topic_id=topic_id,
-        is_internal=False,
+        is_internal=name in INTERNAL_TOPICS,
         partitions=(),
         topic_authorized_operations=OPERATIONS_NOT_ASKED,
     )

@@ -140,11 +140,21 @@ def test_metadata_creates_topics_where_client_and_settings_allow_it(
         new, bad, again = (await client.call(ApiKey.METADATA, version, request)).topics
         assert ("new" in broker.image.topics) is created
         assert new.error_code == again.error_code == (0 if created else 3)
-        assert bad.error_code == (ErrorCode.INVALID_TOPIC_EXCEPTION if created else 3)
+        assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         if created:
             assert len(new.partitions) == 3
 
     run(tmp_path, check, auto_create_topics_enable=enabled, num_partitions="3")
+
+
+def test_an_internal_topic_is_internal_before_it_is_there(tmp_path: Path) -> None:
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        request = metadata_request(8, ["__consumer_offsets", "orders"])
+        internal, other = (await client.call(ApiKey.METADATA, 8, request)).topics
+        assert (internal.error_code, internal.is_internal) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True)
+        assert (other.error_code, other.is_internal) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False)
+
+    run(tmp_path, check)
 
 
 def test_metadata_creates_the_offsets_topic_with_its_own_settings(tmp_path: Path) -> None:
