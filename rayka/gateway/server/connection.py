@@ -4,7 +4,8 @@ Theory of operation. `FrameReceiver` cuts the received bytes into frames, and ea
 Kafka processes one request of a connection at a time; here consecutive Produce requests may overlap, because the
 leaders keep their order. A request that may not start yet is parked, and reading stops. So at most one parked request
 and the bytes of one read wait here. The parked request starts when the requests before it are answered, the client has
-read enough of the written responses, and there is room for the request's bytes.
+read enough of the written responses, and there is room for the request's bytes. One read may bring thousands of small
+requests; after `_TURN_S` the other connections get their turn.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import socket
+import time
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any, cast
@@ -29,6 +31,9 @@ from rayka.gateway.server.request import Call, PendingRequest
 from rayka.gateway.server.response_writer import Part, ResponseWriter, plain_descriptor
 from rayka.gateway.wire.reader import Frame, FrameReader, MalformedFrame
 from rayka.gateway.wire.schema import schema
+
+_TURN_S = 0.01  # of processor time
+_FRAMES_BETWEEN_LOOKS = 16
 
 
 class ConnectionState(enum.Enum):
@@ -57,6 +62,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._parked: PendingRequest | None = None
         self._responses: list[Part] = []  # their turn has come, not yet written
         self._flush: asyncio.Handle | None = None
+        self._next_turn: asyncio.Handle | None = None  # frames are left that were read
         self._is_processing = False
         self._state = ConnectionState.NEW
         self.client = "?"
@@ -164,9 +170,15 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _start_requests(self) -> None:
         self._is_processing = True  # a response given meanwhile does not come in here again
+        turn_end = time.thread_time() + _TURN_S
+        frames = 0
         try:
             while self._state is not ConnectionState.CLOSED:
                 if self._parked is not None and not self._start_parked(self._parked):
+                    return
+                frames += 1
+                if not frames % _FRAMES_BETWEEN_LOOKS and time.thread_time() > turn_end and self._frames.has_bytes:
+                    self._end_turn()
                     return
                 if (frame := self._frames.next()) is None:
                     return
@@ -176,13 +188,22 @@ class ClientConnection(asyncio.BufferedProtocol):
         finally:
             self._is_processing = False
 
+    def _end_turn(self) -> None:
+        if self._next_turn is None:
+            self._next_turn = self._loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._next_turn = None
+        self._process()
+
     def _await_more(self) -> None:
         self._frames.keep_rest()  # the scratch buffer is shared by all connections
         # Without a request under way nothing would give back the bytes: connections would wait for each other's.
         kept_bytes = self._frames.kept_bytes if self._requests else 0
         if kept_bytes != self._kept_bytes:
             self._count_kept(kept_bytes)
-        self._set_reading(self._parked is None and self._state is ConnectionState.OPEN and self._may_receive())
+        is_ready = self._parked is None and self._next_turn is None and self._state is ConnectionState.OPEN
+        self._set_reading(is_ready and self._may_receive())
         if self.affinity.is_due:
             self._move()
         if self._state is ConnectionState.FINISHING and not (self._requests or self._writer.is_blocked):

@@ -76,6 +76,25 @@ def test_frames_arrive_in_any_pieces(piece: int) -> None:
     run(check)
 
 
+def test_thousands_of_requests_in_one_read_do_not_keep_other_connections_from_their_turn() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
+    ) -> None:
+        requests = b"".join(api_versions(i) for i in range(5000))
+        assert feed(connection, requests) == len(requests), "all of them come in one read"
+        assert not transport.reading, "no more bytes while requests are left"
+        assert len(transport.correlation_ids()) < 5000
+        other, its_transport = connect(context)
+        feed(other, api_versions(7))
+        assert its_transport.correlation_ids() == [7]
+        while not transport.reading:
+            await asyncio.sleep(0)
+        assert transport.correlation_ids() == list(range(5000))
+        other.abort()
+
+    run(check)
+
+
 @pytest.mark.parametrize("size", [100, 127 * 1024, 129 * 1024, 300 * 1024, 3 * 1024 * 1024])
 @pytest.mark.parametrize("piece", [999, 1 << 16, 1 << 30])
 def test_large_frames_keep_every_byte_and_are_writable(size: int, piece: int) -> None:
