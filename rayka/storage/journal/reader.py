@@ -127,8 +127,8 @@ class Journal:
         self._next_number = self._number + (0 if self.is_behind else ahead)
 
     def has_more(self) -> bool:
-        """Whether there are frames that were not read. Raises OSError."""
-        return self.written() > self._drained
+        """Whether there are frames that were not read, or damage. Raises OSError."""
+        return self.written() != self._drained
 
     def is_read(self, position: int) -> bool:
         """Whether the log has everything up to this position."""
@@ -139,7 +139,7 @@ class Journal:
 
         A large record is valid until the next read.
         """
-        while (written := self.written()) > self._drained:
+        while (written := self.written()) != self._drained:
             frames = self._next_frames(written)
             if frames is None:
                 if self.written() != written:

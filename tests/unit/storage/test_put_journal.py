@@ -26,6 +26,7 @@ from rayka.storage.journal import writer
 from rayka.storage.journal.large import LargeRecord
 from rayka.storage.journal.layout import (
     CAPACITY,
+    DRAINED,
     FRAME,
     HEADER_BYTES,
     LARGE_CAPACITY,
@@ -34,6 +35,7 @@ from rayka.storage.journal.layout import (
     MOST_LARGE_RECORD_BYTES,
     SEQUENCE_MASK,
     SIZE,
+    WORD,
     WRITTEN,
     JournalState,
     frames_of,
@@ -227,6 +229,21 @@ def test_a_damaged_header_of_a_frame_is_an_error(journal: JournalFile, position:
         with pytest.raises(RaykaError):
             journal.leader.read()
         os.pwrite(journal.descriptor, before, HEADER_BYTES + position)
+
+
+@pytest.mark.parametrize("place", range(DRAINED, DRAINED + 2 * WORD))
+def test_damage_of_what_is_drained_is_an_error(journal: JournalFile, place: int) -> None:
+    """The journal would be removed if it counted as read."""
+    journal.write_records([b"a"])
+    journal.drain()
+    journal.write_records([b"b"])
+    before = os.pread(journal.descriptor, 1, place)
+    for bit in range(8):
+        os.pwrite(journal.descriptor, bytes([before[0] ^ 1 << bit]), place)
+        journal.restart_leader()
+        assert journal.leader.has_more()
+        with pytest.raises(RaykaError):
+            journal.leader.read()
 
 
 def test_positions_without_frames_are_an_error(journal: JournalFile) -> None:
