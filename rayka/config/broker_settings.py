@@ -42,7 +42,9 @@ UNUSED = "Accepted, but not in use"
 def _connection_limits(value: ConfigValue) -> str | None:
     for item in filter(None, str(value).split(",")):
         host, _, limit = item.rpartition(":")
-        if not host.strip() or not limit.strip().isdecimal():
+        digits = limit.strip()
+        is_limit = digits.isdecimal() and len(digits) <= len(str(INT_MAX)) and int(digits) <= INT_MAX
+        if not (host.strip() and is_limit):
             return f"{item} is not of the form host:limit"
     return None
 

@@ -47,6 +47,7 @@ def test_dynamic_settings_lie_over_static_ones_and_go_again() -> None:
         ({"node.id": "1", "broker.id": "2"}, "must be equal"),
         ({"log.retention.ms": "0"}, "log.retention.ms must be unlimited"),
         ({"max.connections.per.ip.overrides": "host"}, "not of the form host:limit"),
+        ({"max.connections.per.ip.overrides": f"10.0.0.1:{'9' * 5000}"}, "not of the form host:limit"),
         ({"listeners": "localhost:9092"}, "not of the form NAME://HOST:PORT"),
         ({"listeners": "PLAINTEXT://:99999"}, "not of the form NAME://HOST:PORT"),
         ({"listeners": "SASL_SSL://:9092"}, "uses SASL_SSL"),
