@@ -159,7 +159,8 @@ class JournalOpener:
         self._topic = topic
         self._lock = threading.Lock()
         self._puts = 0
-        self._largest = 0
+        self._largest = 0  # of all: a new journal for each large item would soon take all that a leader has
+        self._has_large = False
         self._since_s = 0.0
         self._not_before_s = 0.0
         self._is_opening = False
@@ -178,16 +179,17 @@ class JournalOpener:
         now_s = time.monotonic()
         with self._lock:
             is_quick, self._puts = now_s - self._since_s < _QUICK_S, 0
-            is_large, self._largest = self._largest > MOST_RECORD_BYTES, 0
             self._since_s = now_s
             if not is_quick or self._is_opening or now_s < self._not_before_s or self.journal is not None:
                 return
             self._is_opening = True
-        self._start(self._open(is_large))
+        self._start(self._open(self._largest > MOST_RECORD_BYTES))
 
-    def is_too_small(self, journal: PutJournal, size: int) -> bool:
-        """Whether another journal would take an item of this size, and this one does not."""
-        return journal.max_record_bytes <= MOST_RECORD_BYTES < size <= MOST_LARGE_RECORD_BYTES
+    def put_large(self, journal: PutJournal, size: int) -> None:
+        """An item of this size did not go through the journal. If it would go through a large one, the next one is."""
+        if not self._has_large and MOST_RECORD_BYTES < size <= MOST_LARGE_RECORD_BYTES:
+            self._largest = max(self._largest, size)
+            self.drop(journal)
 
     def drop(self, journal: PutJournal) -> None:
         """This journal is of no use any more."""
@@ -204,6 +206,7 @@ class JournalOpener:
             opened = await self._broker.partitions.open_journal(
                 partition, self._topic.topic_id, producer_id, is_large=is_large
             )
+            self._has_large = is_large
             self.journal = PutJournal(opened.path, opened.max_record_bytes, self._ring)
         except (RaykaError, OSError, ValueError) as error:
             logger.info("items of the queue %s are put without a journal: %s", self._topic.name, error)

@@ -63,8 +63,7 @@ class QueueWriter:
             journal.check_kept()
         elif count < len(values):
             journal.wait_until_drained()
-            if journals.is_too_small(journal, largest):
-                journals.drop(journal)
+            journals.put_large(journal, largest)
         return count
 
     def _wait(self, sent: Sequence[tuple[ProduceFuture[Any], int]]) -> None:

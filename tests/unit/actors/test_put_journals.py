@@ -514,6 +514,39 @@ def writer_of(program: PutJournal, sent: Sent) -> QueueWriter:
     return QueueWriter(sent, "queue", 0, opener)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("max_message_bytes", [1 << 20, 100_000])
+def test_a_large_item_now_and_then_takes_no_journal_each(tmp_path: Path, max_message_bytes: int) -> None:
+    """Also where a large journal does not take it, since the topic's batches may not be larger."""
+
+    async def check(leader: Leader) -> None:
+        asked: list[bool] = []
+
+        async def producer_id() -> int:
+            return len(asked)
+
+        async def open_journal(partition: TopicPartition, topic_id: bytes, producer_id: int, *, is_large: bool) -> Any:
+            asked.append(is_large)
+            return await leader.ask(OpenJournal(partition, topic_id, producer_id, is_large))
+
+        broker = SimpleNamespace(
+            controller=SimpleNamespace(allocate_producer_id=producer_id),
+            partitions=SimpleNamespace(channel_of=lambda _: "a path", open_journal=open_journal),
+        )
+        loop = SimpleNamespace(submit=asyncio.ensure_future, call_soon=lambda call: None)
+        topic = SimpleNamespace(partitions=lambda: [QUEUE], topic_id=TOPIC_ID.bytes, name="queue")
+        opener = JournalOpener(broker, loop, topic)  # type: ignore[arg-type]
+        writer = QueueWriter(Sent(), "queue", 0, opener)  # type: ignore[arg-type]
+        for _ in range(4):
+            async with asyncio.timeout(ENOUGH_S):
+                while opener.journal is None:
+                    writer.put(b"small")
+                    await asyncio.sleep(0)
+            writer.put(b"x" * 80_000)
+        assert asked == [False, True]
+
+    with_leader(tmp_path, check, max_message_bytes=max_message_bytes)
+
+
 def test_a_later_put_raises_the_error_of_items_that_the_topic_refused(tmp_path: Path) -> None:
     async def check(leader: Leader) -> None:
         sent = Sent()
