@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -131,7 +130,7 @@ class FrameService:
 
     def __init__(self, server: ReplicaServer) -> None:
         self._server = server
-        self._busy_poll = BusyPoll(asyncio.get_running_loop().call_soon, give_way=os.sched_yield)
+        self._busy_poll = BusyPoll(asyncio.get_running_loop().call_soon)
         self._reader = SegmentReader()
         self._background = BackgroundTasks("records for other nodes")
         self._fetches: dict[Hashable, Hashable] = {}

@@ -5,14 +5,14 @@ of a single record. So the event loop polls for the next request without sleepin
 `WINDOW_S`; the first late one ends that. A client that sends a few requests a second, or none, costs nothing. One that
 sends one after the other costs at most one core, which would otherwise wait for it.
 
-A client that polls for its answer too (`actors/channel/blocking_channel.py`) may be on the same core. Each would keep
-the other from running for as long as it polls. So both give way in each turn, which costs nothing where nobody waits
-for the core. For clients that sleep, giving way is slower: they find the core free, and come to run on it, while the
-other one is idle.
+The client may be on the same core: one that polls for its answer too (`actors/channel/blocking_channel.py`), or one
+whose threads the system puts beside the process that wakes them up. A thread of it that is ready to send may then wait
+until the loop's time is over. So the loop gives way in each turn, which costs nothing where nobody waits for the core.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -29,20 +29,15 @@ SMALL_BYTES = 4096
 
 
 class BusyPoll:
-    """The waiting of the event loop that `call_soon` belongs to. A single core is left to the client.
-
-    `give_way` is called in each turn: `os.sched_yield` for clients that poll too.
-    """
+    """The waiting of the event loop that `call_soon` belongs to. A single core is left to the client."""
 
     def __init__(
         self,
         call_soon: Callable[[Callable[[], None]], object],
         cores: int | None = None,
         clock: Callable[[], float] = time.monotonic,
-        give_way: Callable[[], object] | None = None,
     ) -> None:
         self._call_soon = call_soon
-        self._give_way = give_way
         self._clock = clock
         self._is_useful = (usable_cores() if cores is None else cores) > 1
         self._answered_s = -WINDOW_S
@@ -65,7 +60,6 @@ class BusyPoll:
         """Once for each turn of the loop, which does not sleep while it has something to call."""
         if self._came_soon and self._clock() - self._answered_s <= WINDOW_S:
             self._call_soon(self._look)
-            if self._give_way is not None:
-                self._give_way()
+            os.sched_yield()
         else:
             self.is_awake = False

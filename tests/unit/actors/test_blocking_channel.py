@@ -18,13 +18,13 @@ from rayka.actors.channel.requests import EndShareSession
 from rayka.testing import wait_until
 
 LEADER = """
-import asyncio, os, sys
+import asyncio, sys
 import uvloop
 from rayka.actors.channel.server import ChannelServer
 from rayka.gateway.server.busy_poll import BusyPoll
 
 async def main():
-    poll = BusyPoll(asyncio.get_running_loop().call_soon, 2, give_way=os.sched_yield)
+    poll = BusyPoll(asyncio.get_running_loop().call_soon, 2)
 
     def serve(request):
         poll.request_came(0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+
+import pytest
 
 from rayka.gateway.server.busy_poll import SMALL_BYTES, WINDOW_S, BusyPoll
 
@@ -61,11 +64,10 @@ def test_no_busy_poll_for_rare_or_large_requests_or_on_one_core() -> None:
     assert not poll_after_two_requests(WINDOW_S / 2, cores=1)[0].is_awake
 
 
-def test_it_gives_way_in_each_turn_until_it_may_sleep() -> None:
-    turns, given = Turns(), []
-    poll = BusyPoll(turns.call_soon, 2, lambda: turns.now, lambda: given.append(turns.now))
-    serve(poll)
-    serve(poll)
+def test_it_gives_way_in_each_turn_until_it_may_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: given.append(turns.now))
+    _, turns = poll_after_two_requests(WINDOW_S / 2)
     for _ in range(3):
         turns.turn()
     assert len(given) == 3
