@@ -285,7 +285,7 @@ class Cluster:
             try:
                 member.close()
             except Exception as error:
-                logger.warning("closing a consumer: %r", error)
+                logger.warning("closing a consumer failed: %r", error)
         if self._clients:
             self._connection.loop.run(self._close_asynchronous())
 
@@ -300,7 +300,7 @@ class Cluster:
         )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
-                logger.warning("closing a client: %r", outcome)
+                logger.warning("closing a client failed: %r", outcome)
 
     def __enter__(self) -> Self:
         return self

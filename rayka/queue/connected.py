@@ -85,7 +85,7 @@ def _flush() -> None:
         try:
             producer.flush(timeout_ms=_FLUSH_TIMEOUT_MS)
         except RaykaError as error:
-            logger.error("items that were put ahead may not be in their queues: %s", error)
+            logger.error("items that were put with put_ahead may be missing from their queues: %s", error)
 
 
 @before_ray_ends

@@ -187,7 +187,7 @@ def _settings(given: Any) -> RaykaAdapterConfig:
 def _task(name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> Task:
     given_id = options.pop("task_id", None)
     if options:
-        raise TypeError(f"Unknown options: {', '.join(sorted(options))}; known is task_id")
+        raise TypeError(f"Unknown options: {', '.join(sorted(options))}; the only option is task_id")
     arguments = dumps((tuple(args or ()), dict(kwargs or {})))
     return Task(str(given_id or uuid.uuid4()), name, arguments, time.time(), has_own_id=not given_id)
 

@@ -95,4 +95,4 @@ def _require_supported(java: str) -> None:
     version = re.search(r'version "(?:1\.)?(\d+)', output)
     if version is None or int(version[1]) not in _SUPPORTED:
         said = output.splitlines()[0] if output else "nothing"
-        raise RaykaError(ErrorCode.INVALID_CONFIG, f"Spark 3.5 needs Java 17; {java} says {said}: {_REMEDY}")
+        raise RaykaError(ErrorCode.INVALID_CONFIG, f"Spark 3.5 needs Java 8, 11 or 17, but {java} is {said}: {_REMEDY}")

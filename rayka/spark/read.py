@@ -149,7 +149,7 @@ def _require_columns(columns: Sequence[str], values: Decoding | None) -> None:
         message = f"Unknown column: {unknown} (there are {', '.join(SCHEMA.names)})"
         raise RaykaError(ErrorCode.INVALID_REQUEST, message)
     if values is not None and "value" not in columns:
-        raise RaykaError(ErrorCode.INVALID_REQUEST, "values are to be decoded, but column value is not among columns")
+        raise RaykaError(ErrorCode.INVALID_REQUEST, "the argument values needs the column value: add it to columns")
 
 
 def _splits(spark: SparkSession, cluster: Cluster, splits: Sequence[OffsetRange]) -> DataFrame:

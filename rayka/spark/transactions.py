@@ -229,7 +229,7 @@ class TopicSink:
             try:
                 transactions.write(rows, planned.offsets, group)
             except Exception as error:
-                logger.warning("batch %d, attempt %d of %d: %s", batch_id, attempt, _ATTEMPTS, error)
+                logger.warning("batch %d: attempt %d of %d failed: %s", batch_id, attempt, _ATTEMPTS, error)
                 if attempt == _ATTEMPTS:
                     raise
             else:

@@ -94,7 +94,7 @@ def test_each_value_is_decoded_by_the_schema_whose_id_it_has():
     assert decoded[:-1] == [{**row, "price": row["price"] if row["n"] % 2 else None} for row in ROWS]
     assert decoded[-1] == {"user": None, "n": None, "price": None}
     foreign = pa.record_batch([pa.array([b"\0\0\0\0\5x", b"\1\0\0\0\7", b"\0"])], ["value"])
-    with pytest.raises(RaykaError, match="no id of a schema that is known"):
+    with pytest.raises(RaykaError, match="not the id of a known schema"):
         registry_values(SCHEMA_TYPE, REGISTERED).decode(foreign)
     nulls = registry_values(SCHEMA_TYPE, REGISTERED, on_error="null").decode(foreign).to_pylist()
     assert nulls == [{"user": None, "n": None, "price": None}] * 3

@@ -178,7 +178,7 @@ class ImageWatch:
         if self.image.cluster_id and image.cluster_id != self.image.cluster_id:
             raise RaykaError(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f"an image of cluster {image.cluster_id} does not follow one of {self.image.cluster_id}",
+                f"the controller sent metadata of cluster {image.cluster_id}, not of {self.image.cluster_id}",
             )
         if image.version < self.image.version:
             raise RaykaError(

@@ -156,7 +156,7 @@ class TransactionLinks:
         try:
             await self._catch_up()
         except RaykaError as error:
-            logger.warning("Whether partitions of a transaction were deleted is not known yet: %s", error)
+            logger.warning("cannot tell yet whether partitions of a transaction were deleted: %s", error)
             return partitions
         deleted = frozenset(filter(self._is_unknown, partitions))
         for partition in deleted:

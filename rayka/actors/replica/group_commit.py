@@ -68,7 +68,7 @@ class GroupCommit:
         except RaykaError as error:
             self._failed(partition, error)
         except Exception:
-            logger.exception("%s: what follows a flush failed", partition.topic_partition)
+            logger.exception("%s: the flush succeeded, but the work after it failed", partition.topic_partition)
 
 
 def _run_jobs(jobs: list[FlushJob]) -> None:

@@ -80,7 +80,7 @@ class JournalFiles:
         try:
             descriptor = self._files.open(path)
         except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-            logger.warning("%s is no put journal: %s", path, error)
+            logger.warning("%s is not a put journal: %s", path, error)
             return
         try:
             journal = Journal.open(self._files, descriptor, self._room)
@@ -93,7 +93,7 @@ class JournalFiles:
             return
         self._files.close(descriptor)
         if journal is None:
-            logger.warning("%s is no put journal", path)
+            logger.warning("%s is not a put journal", path)
         else:
             self.remove(path)
 

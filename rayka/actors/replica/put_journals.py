@@ -253,7 +253,7 @@ class PutJournals:
         for batch, count in self._batches(each, records):
             error = self._append_batch(each.topic_partition, batch)
             if error is not None and error.code in _NOT_IN_SEQUENCE:
-                logger.warning("%s: %s; the records get no sequence numbers", each.path, error)
+                logger.warning("%s: %s; its records are appended without sequence numbers", each.path, error)
                 journal.is_behind = True
                 stamp_producer(batch, 0, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
                 error = self._append_batch(each.topic_partition, batch)

@@ -226,7 +226,11 @@ class ReplicaRoles:
                 await self._disk.run(lambda: self._directory.delete_log(replica.log, uuid.uuid4().hex))
             else:
                 path = await self._disk.run(lambda: self._directory.set_aside(topic_partition))
-                logger.warning("%s left the metadata without a deletion: its files are in %s", topic_partition, path)
+                logger.warning(
+                    "%s is missing from the metadata, but was not deleted: its files were moved to %s",
+                    topic_partition,
+                    path,
+                )
         except RaykaError as error:
             logger.error("%s could not be deleted: %s", topic_partition, error)
 

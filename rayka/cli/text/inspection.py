@@ -130,7 +130,7 @@ def _read_old(buffer: bytes | mmap.mmap, position: int) -> OldMessage:
     end = position + LOG_OVERHEAD + size
     if size < MESSAGE_OVERHEAD or end > len(buffer):
         raise RaykaError(
-            ErrorCode.CORRUPT_MESSAGE, f"a message of {size} bytes where {len(buffer) - position} are left"
+            ErrorCode.CORRUPT_MESSAGE, f"a message of {size} bytes, but only {len(buffer) - position} are left"
         )
     with memoryview(buffer) as view, view[position + MAGIC_OFFSET : end] as covered:
         actual = zlib.crc32(covered)

@@ -231,7 +231,12 @@ class Fetcher:
             elif code.retriable:
                 self._back_off(state)
             else:
-                self._fail(state, RaykaError(code, f"{state.topic_partition} has no offset to begin at"))
+                self._fail(
+                    state,
+                    RaykaError(
+                        code, f"{state.topic_partition} can't be read: its first or last offset could not be looked up"
+                    ),
+                )
         self.pump()
 
     def _fetch(self, states: list[AssignedPartition], max_bytes: int) -> None:

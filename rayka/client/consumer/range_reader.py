@@ -202,7 +202,7 @@ class RangeReader:
         left = offsets.between(position, offsets.end_offset)
         if now_s - self._failing_since_s > self._timeout_s:
             raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"{left}: {reason}")
-        logger.warning("%s: %s; asking again", left, reason)
+        logger.warning("%s: %s; retrying", left, reason)
         self._sleep(_RETRY_S)
 
 

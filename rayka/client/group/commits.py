@@ -93,7 +93,7 @@ class Commits:
             try:
                 await self.commit_positions()
             except RaykaError as error:
-                logger.warning("automatic commit: %s", error)
+                logger.warning("automatic commit failed: %s", error)
 
     def save_if_due(self) -> None:
         """Start an automatic commit if the last one is long enough ago."""
@@ -108,7 +108,7 @@ class Commits:
         try:
             await self.commit(prepared)
         except RaykaError as error:
-            logger.warning("automatic commit: %s", error)
+            logger.warning("automatic commit failed: %s", error)
 
     def close(self) -> None:
         """Commit nothing more automatically."""

@@ -51,6 +51,6 @@ def require_fits(route: TopicRoute, key: bytes | None, value: bytes | None, head
     if size > route.max_batch_size:
         raise RaykaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch with this record alone has {size} bytes, "
-            f"and topic {route.topic} has max.message.bytes={route.max_batch_size}",
+            f"a batch with only this record has {size} bytes, "
+            f"but topic {route.topic} has max.message.bytes={route.max_batch_size}",
         )

@@ -58,7 +58,7 @@ class ListRows:
             message = f"timestamps_ms must be ms since the epoch, one or {len(timestamps)}: {error}"
             raise RaykaError(ErrorCode.INVALID_REQUEST, message) from None
         if timestamps.min(initial=0) < 0:
-            raise RaykaError(ErrorCode.INVALID_REQUEST, f"timestamps_ms must not be {timestamps.min()}")
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"timestamps_ms must be 0 or more, not {timestamps.min()}")
         return timestamps
 
     def _chunks(self, max_bytes: int) -> Iterator[tuple[int, int]]:

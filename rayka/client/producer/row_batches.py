@@ -110,7 +110,7 @@ class RowEncoder:
         if largest > self._route.max_batch_size:
             limit = f"topic {self._route.topic} has max.message.bytes={self._route.max_batch_size}"
             raise RaykaError(
-                ErrorCode.MESSAGE_TOO_LARGE, f"a batch with one of the records has {largest} bytes, and {limit}"
+                ErrorCode.MESSAGE_TOO_LARGE, f"a batch with only the largest record has {largest} bytes, but {limit}"
             )
 
 

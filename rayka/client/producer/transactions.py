@@ -197,7 +197,7 @@ class Transactions:
 
     def _refused(self, error: ErrorCode) -> RaykaError:
         if error not in _FATAL:
-            return RaykaError(error, f"Transactional id {self.transactional_id}")
+            return RaykaError(error, f"The coordinator refused a request of transactional id {self.transactional_id}")
         self._fenced = RaykaError(
             ErrorCode.PRODUCER_FENCED,
             f"Another producer with transactional id {self.transactional_id} has begun, or the transaction was open "
@@ -226,7 +226,10 @@ class Transactions:
                     raise
                 error = refused.code
             if time.monotonic() + backoff_s > deadline_s:
-                raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"The last answer of the coordinator was {error.name}")
+                raise RaykaError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"No answer for max_block_ms; the coordinator's last error was {error.name}",
+                )
             await asyncio.sleep(backoff_s)
 
 

@@ -244,7 +244,7 @@ class AsyncShareConsumer(AsyncClosing):
     ) -> None:
         """Accept, release or reject a record; the acknowledgement is sent with the next poll or commit.
 
-        Raises INVALID_RECORD_STATE for a record that is not of the last poll, or that was already acknowledged.
+        Raises INVALID_RECORD_STATE for a record that is not from the last poll, or that was already acknowledged.
         """
         self._add(record, kind if isinstance(kind, RecordAcknowledgement) else RecordAcknowledgement(kind))
 
@@ -295,7 +295,7 @@ class AsyncShareConsumer(AsyncClosing):
         if place not in self._unacknowledged:
             raise RaykaError(
                 ErrorCode.INVALID_RECORD_STATE,
-                f"Offset {record.offset} is not of the last poll, or was acknowledged already",
+                f"The record at offset {record.offset} is not from the last poll, or was already acknowledged",
             )
         self._unacknowledged.discard(place)
         self._acknowledgements[record.topic_partition][record.offset] = acknowledgement

@@ -46,12 +46,12 @@ def processing(
         yield record
     except Exception as error:
         if not consumer.holds(record):
-            logger.warning("%s after it was acknowledged", name_of(record), exc_info=error)
+            logger.warning("%s raised an error after it was acknowledged", name_of(record), exc_info=error)
         elif is_retriable(error, retriable):
             logger.info("%s is released: %r", name_of(record), error)
             consumer.release(record, delay_ms)
         else:
-            logger.warning("%s is rejected", name_of(record), exc_info=error)
+            logger.warning("%s is rejected, because its processing failed", name_of(record), exc_info=error)
             consumer.reject(record, error)
     except BaseException:
         if consumer.holds(record):

@@ -184,6 +184,7 @@ def spawner(
 ) -> Callable[[], Worker]:
     """What starts a worker. An actor that dies is not restarted by Ray: the pool starts another."""
     if not callable(fn) or inspect.iscoroutinefunction(fn):
-        raise RaykaError(ErrorCode.INVALID_REQUEST, f"fn must be a function of a record, or a class of such: {fn!r}")
+        message = f"fn must be a function that takes a record, or a class whose instances take one, not {fn!r}"
+        raise RaykaError(ErrorCode.INVALID_REQUEST, message)
     actor_class = ray.remote(RecordActor).options(**{**options, "max_restarts": 0, "max_concurrency": 1})
     return lambda: Worker(actor_class.remote(fn, retriable, delay_ms))

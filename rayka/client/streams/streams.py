@@ -195,7 +195,7 @@ class AsyncConsumerConnector(AsyncClosing):
         )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
-                logger.warning("closing a stream: %r", outcome)
+                logger.warning("closing a stream failed: %r", outcome)
 
     def _member(self, suffix: str) -> StreamMember:
         name = f"{self._consumer_id}-{suffix}"

@@ -136,7 +136,7 @@ class RangeFetcher:
         the leader does not have even then are gone."""
         left = offsets.between(position, offsets.end_offset)
         if self._failing_s() <= self._settings.timeout_s:
-            logger.warning("%s: %s; asking again", left, error)
+            logger.warning("%s: %s; retrying", left, error)
             self._sleep(_RETRY_S)
             return position
         if isinstance(error, _NothingToRead) and _connections.log_end(self._settings, offsets) <= position:

@@ -127,7 +127,9 @@ class _Json:
         is_object = np.empty(len(values), np.bool_)
         find_objects(*fields, is_object)
         if self.on_error == "fail" and not is_object.all():
-            raise _undecodable("JSON", ValueError(f"{_shown(values[int(is_object.argmin())])} is not one object"))
+            raise _undecodable(
+                "JSON", ValueError(f"{_shown(values[int(is_object.argmin())])} is not a single JSON object")
+            )
         (rows,) = is_object.nonzero()
         decoded, is_good = self._parse(Fields(fields.data, fields.positions[rows], fields.lengths[rows]), schema)
         if len(decoded) == len(values):
@@ -186,7 +188,7 @@ def _parsed_as(wanted: pa.DataType) -> pa.DataType:
         return pa.list_(wanted.value_field.with_type(_parsed_as(wanted.value_type)))
     if pa.types.is_map(wanted) or pa.types.is_binary(wanted):
         raise RaykaError(
-            ErrorCode.INVALID_REQUEST, f"JSON can't be decoded to a column of {wanted}: use a string or a struct"
+            ErrorCode.INVALID_REQUEST, f"JSON can't be decoded into a column of {wanted}: use a string or a struct"
         )
     return pa.string() if pa.types.is_date(wanted) else wanted
 
@@ -234,10 +236,10 @@ class _Registered:
 
         def one(value: bytes) -> Any:
             if len(value) < _REGISTERED.size:
-                raise ValueError(f"{len(value)} bytes have no schema id")
+                raise ValueError(f"{len(value)} bytes are too few for a schema id")
             magic, number = _REGISTERED.unpack_from(value)
             if magic or number not in parsed:
-                raise ValueError(f"begins with {value[: _REGISTERED.size]!r}: no id of a schema that is known")
+                raise ValueError(f"begins with {value[: _REGISTERED.size]!r}: not the id of a known schema")
             return _read_avro(value[_REGISTERED.size :], parsed[number])
 
         return one_by_one(values, schema, one, self.on_error, "Avro")
@@ -251,7 +253,7 @@ class _ArrowStreams:
         def one(value: bytes) -> Any:
             table = pa.ipc.open_stream(value).read_all()
             if table.num_rows != 1:
-                raise ValueError(f"{table.num_rows} rows in place of one")
+                raise ValueError(f"{table.num_rows} rows instead of one")
             return table.select(schema.names).to_pylist()[0]
 
         return one_by_one(values, schema, one, self.on_error, "Arrow")
@@ -278,7 +280,7 @@ def _read_avro(value: bytes, parsed: Any) -> Any:
     data = io.BytesIO(value)
     record = fastavro.schemaless_reader(data, parsed, None)
     if data.tell() != len(value):
-        raise ValueError(f"{len(value) - data.tell()} of its {len(value)} bytes are behind the record")
+        raise ValueError(f"{len(value) - data.tell()} of its {len(value)} bytes follow after the record")
     return record
 
 

@@ -85,16 +85,16 @@ def _path(descriptor: Any) -> tuple[int, ...]:
 def _without_schema_id(value: bytes, path: tuple[int, ...]) -> bytes:
     """The message behind the id. Raises ValueError if there is none, or it is of another type."""
     if len(value) <= _SCHEMA_ID_BYTES or value[0]:
-        raise ValueError(f"begins with {value[: _SCHEMA_ID_BYTES + 1]!r}: no schema id")
+        raise ValueError(f"begins with {value[: _SCHEMA_ID_BYTES + 1]!r}, which is no schema id")
     count, position = _signed_varint(value, _SCHEMA_ID_BYTES)
     if count < 0:
-        raise ValueError(f"has {count} numbers of its message")
+        raise ValueError(f"has a message index of {count} numbers")
     found = []
     for _ in range(count):
         index, position = _signed_varint(value, position)
         found.append(index)
     if (tuple(found) or (0,)) != path:
-        raise ValueError(f"is message {found or [0]} of its schema, not {list(path)}")
+        raise ValueError(f"is the message with index {found or [0]} in its schema, not {list(path)}")
     return value[position:]
 
 
@@ -107,7 +107,7 @@ def _signed_varint(data: bytes, position: int) -> tuple[int, int]:
         position, shift = position + 1, shift + 7
         if byte < 0x80:
             return number >> 1 ^ -(number & 1), position
-    raise ValueError("is cut off behind its schema id")
+    raise ValueError("ends within the message index after its schema id")
 
 
 def _message_reader(descriptor: Any, fields: Any) -> Reader:

@@ -339,7 +339,7 @@ def test_a_record_of_the_largest_size_fits(cluster: Cluster) -> None:
     with cluster.producer() as producer:
         assert producer.send("events", b"x" * largest).get(5).offset == 0
         assert producer.send_batch("events", 0, [b"x" * largest] * 2)[1].get(5).base_offset == 2
-        with pytest.raises(RaykaError, match="has 10001 bytes, and topic events has max"):
+        with pytest.raises(RaykaError, match="has 10001 bytes, but topic events has max"):
             producer.send("events", b"x" * (largest + 1))
 
 

@@ -455,7 +455,7 @@ def test_records_must_be_acknowledged_before_the_next_poll_and_only_once(cluster
         with pytest.raises(RaykaError, match="not acknowledged"):
             consumer.poll()
         consumer.acknowledge(record)
-        with pytest.raises(RaykaError, match="acknowledged already"):
+        with pytest.raises(RaykaError, match="already acknowledged"):
             consumer.acknowledge(record)
 
 

@@ -185,7 +185,7 @@ def test_json_dates_are_read_as_spark_writes_them():
 @pytest.mark.parametrize("kind", [BinaryType(), ArrayType(BinaryType()), MapType(StringType(), LongType())])
 def test_columns_that_json_cannot_be_decoded_to_are_refused(kind):
     """Spark writes bytes as base64, which Arrow's parser would take for the bytes."""
-    with pytest.raises(RaykaError, match="can't be decoded to a column") as refused:
+    with pytest.raises(RaykaError, match="can't be decoded into a column") as refused:
         decode([b"{}"], json_values(column(kind), on_error="null"))
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
