@@ -76,7 +76,15 @@ class Target:
 
 def target_options(function: F) -> F:
     """Add --bootstrap-server, --data-dir and --address, which become one `target`."""
+    return _with_target(function, shows_bootstrap_server=True)
 
+
+def actor_options(function: F) -> F:
+    """As `target_options`, for a command that asks the actors: it refuses --bootstrap-server, and its help omits it."""
+    return _with_target(function, shows_bootstrap_server=False)
+
+
+def _with_target(function: F, *, shows_bootstrap_server: bool) -> F:
     def run(bootstrap_server: str | None, data_dir: str | None, address: str | None, **options: Any) -> Any:
         if sum(value is not None for value in (bootstrap_server, data_dir, address)) > 1:
             raise CliError("give one of --bootstrap-server, --data-dir and --address", Exit.USAGE)
@@ -84,15 +92,17 @@ def target_options(function: F) -> F:
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-    for option in reversed(_TARGET):
+    bootstrap_server = click.option(
+        "--bootstrap-server", metavar="HOST:PORT", help="Any broker, rayka or Kafka.", hidden=not shows_bootstrap_server
+    )
+    for option in (_ADDRESS, _DATA_DIR, bootstrap_server):
         option(run)
     return run  # type: ignore[return-value]
 
 
-_TARGET = (
-    click.option("--bootstrap-server", metavar="HOST:PORT", help="Any broker, rayka or Kafka."),
-    click.option("--data-dir", metavar="DIR", help="The broker that runs on this data directory."),
-    click.option("--address", metavar="RAY_ADDRESS", help="The broker in this Ray cluster (`auto`: on this machine)."),
+_DATA_DIR = click.option("--data-dir", metavar="DIR", help="The broker that runs on this data directory.")
+_ADDRESS = click.option(
+    "--address", metavar="RAY_ADDRESS", help="The broker in this Ray cluster (`auto`: on this machine)."
 )
 
 

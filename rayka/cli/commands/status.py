@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.parsing import Command, Target, json_option, target_options
+from rayka.cli.parsing import Command, Target, actor_options, json_option
 from rayka.cli.tables import size_text, table
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class PartitionStatus:
 @click.command("status", cls=Command, epilog=EXAMPLES)
 @click.option("--partitions", "every", is_flag=True, help="Show every partition.")
 @json_option("As one JSON object.")
-@target_options
+@actor_options
 def command(target: Target, every: bool, as_json: bool) -> Exit:
     """Show brokers, actors with their processes, and topics; exit code 1 if something is not served."""
     if target.bootstrap_server is not None:
