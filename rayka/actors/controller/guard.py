@@ -37,7 +37,7 @@ class ControllerGuard:
 
     def start(self) -> None:
         """Watch in a thread that ends with the process."""
-        threading.Thread(target=self._run, name="controller guard", daemon=True).start()
+        threading.Thread(target=self._run, name="rayka-controller-guard", daemon=True).start()
 
     def stop(self) -> None:
         """Watch no longer. To be called before the broker is stopped: the end of its controller is no loss then."""
@@ -51,6 +51,9 @@ class ControllerGuard:
                 if self._is_watching():
                     self._lost(f"the controller is gone: {error.message}")
                 return
+            except ray.exceptions.RayError:  # the GCS is away
+                self._stopped.wait(_POLL_S)
+                continue
             try:
                 ray.get(controller.lives.remote())
             except ray.exceptions.RayError:
@@ -82,6 +85,8 @@ class ControllerGuard:
             find_controller(self._namespace)
         except RaykaError:
             return False
+        except ray.exceptions.RayError:  # the GCS is away
+            return self._is_watching()
         return True
 
     def _problem(self, controller: Any) -> str | None:
