@@ -15,6 +15,7 @@ import rayka
 from rayka.client.cluster import Cluster
 from rayka.errors import ErrorCode, RaykaError
 from rayka.queue import Empty, Queue
+from rayka.storage.journal.layout import LARGE_CAPACITY
 from rayka.testing import wait_until
 
 ENOUGH_S = 90.0
@@ -137,10 +138,12 @@ class QuickProducer:
     def process_id(self) -> int:
         return os.getpid()
 
-    def put(self, queue: Queue, path: str, count: int) -> int:
+    def put(self, queue: Queue, path: str, count: int, size: int = 0) -> int:
+        """With a size, each number is in a list with so many bytes."""
+        data = bytes(size)
         with open(path, "wb", buffering=0) as file:
             for number in range(count):
-                queue.put(number)
+                queue.put([number, data] if size else number)
                 os.pwrite(file.fileno(), (number + 1).to_bytes(8), 0)
         return count
 
@@ -228,10 +231,31 @@ def test_nothing_that_was_put_is_lost_with_the_producer_and_the_leader(cluster: 
     queue.shutdown()
 
 
+def test_no_large_item_is_lost_or_doubled_with_the_producer_and_the_leader(cluster: Cluster, tmp_path: Path) -> None:
+    queue, producer, path = Queue(name="put-large"), QuickProducer.remote(), tmp_path / "put"
+    process_id = ray.get(producer.process_id.remote())
+    producer.put.remote(queue, str(path), 10_000_000, 500_000)
+    wait_until(lambda: put_so_far(path) > 200, ENOUGH_S, "the producer is in the middle")
+    assert [journal.stat().st_size > LARGE_CAPACITY for journal in journals_of(cluster, "put-large")] == [True]
+    kill_leader(cluster, "put-large")
+    count = put_so_far(path)
+    wait_until(lambda: put_so_far(path) > count + 200, ENOUGH_S, "the producer goes on")
+    leader = ray.get_actor(leader_of(cluster, "put-large"), namespace="rayka")
+    leader_id = ray.get(leader.process_id.remote())
+    os.kill(leader_id, signal.SIGKILL)
+    os.kill(process_id, signal.SIGKILL)
+    count = put_so_far(path)
+    wait_until(lambda: queue.lag() >= count, ENOUGH_S, "the next leader has read the journal")
+    items = everything(queue)
+    assert [number for number, _ in items] in ([*range(count)], [*range(count + 1)])
+    assert {data for _, data in items} == {bytes(500_000)}
+    queue.shutdown()
+
+
 def test_items_of_all_sizes_stay_in_order(cluster: Cluster) -> None:
-    """Large items do not go through the journal."""
+    """The journal is not large enough for some of them at first, and for others never."""
     queue = Queue(name="put-sizes")
-    sizes = [100, 100, 200_000, 50, 64_000, 70_000, 10] * 40
+    sizes = [100, 100, 200_000, 50, 64_000, 70_000, 10] * 40 + [5_000_000, 300_000, 10] * 10
     for number, size in enumerate(sizes):
         queue.put((number, b"x" * size))
     queue.put_nowait_batch([(len(sizes) + number, b"y" * size) for number, size in enumerate(sizes[:50])])
