@@ -223,7 +223,7 @@ class ReplicaRoles:
         topic_partition = replica.topic_partition
         try:
             if is_deleted:
-                await self._disk.run(lambda: self._directory.delete_log(replica.log, uuid.uuid4().hex))
+                await self._disk.run(lambda: self._delete_log(replica))
             else:
                 path = await self._disk.run(lambda: self._directory.set_aside(topic_partition))
                 logger.warning(
@@ -233,6 +233,13 @@ class ReplicaRoles:
                 )
         except RaykaError as error:
             logger.error("%s could not be deleted: %s", topic_partition, error)
+
+    def _delete_log(self, replica: Partition) -> None:
+        """Delete the files, after the delay that the topic has, if it has one: it counts from now on."""
+        now_ms = time.time_ns() // 1_000_000
+        self._directory.remove_deleted(now_ms)
+        self._directory.delete_log(replica.log, uuid.uuid4().hex)
+        self._directory.remove_deleted(now_ms)
 
     async def _reconfigure(self, before: MetadataImage, after: MetadataImage) -> None:
         """Take up the configs of topics that changed, or of all if the broker's did. Requests are served in between."""

@@ -19,7 +19,7 @@ from rayka.actors.replica.assignments import DirectoryAssignments
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.roles import ReplicaRoles
 from rayka.actors.replica.server import ReplicaServer
-from rayka.config import BrokerConfig
+from rayka.config import BrokerConfig, LogConfig
 from rayka.coordinator.groups.spec import GROUPS, OFFSETS_TOPIC
 from rayka.metadata.commands import ActorRegistration
 from rayka.metadata.image import MetadataImage
@@ -195,6 +195,20 @@ def test_only_a_deletion_that_was_seen_deletes_files(tmp_path: Path, is_deleted:
         names = [name for name in os.listdir(tmp_path) if name.startswith("a-0")]
         assert [name.rpartition("-")[2] for name in names] == ["delete" if is_deleted else "stray"]
         assert len(actor.directory.stray_partitions) == (0 if is_deleted else 1)
+        await actor.roles.stop()
+
+    asyncio.run(run())
+
+
+def test_a_deleted_topic_without_a_delay_leaves_no_files(tmp_path: Path) -> None:
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        await actor.take(MetadataImage(), IMAGE)
+        actor.replicas.get(TopicPartition("a", 0)).log.configure(LogConfig(file_delete_delay_ms=0))
+        await actor.roles.image_changed(IMAGE, MetadataImage(version=2), frozenset(IMAGE.topic_names_by_id))
+        names = [name for name in os.listdir(tmp_path) if name[1:3] == "-0"]
+        assert sorted(name[0] for name in names) == ["b", "c"]
+        assert all(name.endswith("-delete") for name in names)
         await actor.roles.stop()
 
     asyncio.run(run())
