@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -235,9 +236,13 @@ class ReplicaRoles:
             logger.error("%s could not be deleted: %s", topic_partition, error)
 
     def _delete_log(self, replica: Partition) -> None:
-        """Delete the files, after the delay that the topic has, if it has one: it counts from now on."""
+        """Delete the files, after the delay that the topic has, if it has one: it counts from now on.
+
+        What can't be removed now, as without a free descriptor, is tried again with the next retention.
+        """
         now_ms = time.time_ns() // 1_000_000
-        self._directory.remove_deleted(now_ms)
+        with contextlib.suppress(RaykaError):
+            self._directory.remove_deleted(now_ms)
         self._directory.delete_log(replica.log, uuid.uuid4().hex)
         self._directory.remove_deleted(now_ms)
 

@@ -41,9 +41,10 @@ IMAGE = MetadataImage(
 
 
 class NoNewDirectories(RealFiles):
-    """Raises `error`, if there is one, for every new directory of a partition."""
+    """Raises `error`, if there is one, for every new directory of a partition, and `removal_error` for removing one."""
 
     error: BaseException | None = None
+    removal_error: OSError | None = None
 
     def __init__(self) -> None:
         self.made = threading.Event()
@@ -56,6 +57,11 @@ class NoNewDirectories(RealFiles):
         if self.error is not None:
             raise self.error
         super().make_directory(path)
+
+    def remove_directory(self, path: str) -> None:
+        if self.removal_error is not None:
+            raise self.removal_error
+        super().remove_directory(path)
 
 
 class Actor:
@@ -208,6 +214,21 @@ def test_a_deleted_topic_without_a_delay_leaves_no_files(tmp_path: Path) -> None
         await actor.roles.image_changed(IMAGE, MetadataImage(version=2), frozenset(IMAGE.topic_names_by_id))
         names = [name for name in os.listdir(tmp_path) if name[1:3] == "-0"]
         assert sorted(name[0] for name in names) == ["b", "c"]
+        assert all(name.endswith("-delete") for name in names)
+        await actor.roles.stop()
+
+    asyncio.run(run())
+
+
+def test_files_that_cannot_be_removed_now_keep_no_other_topic_from_its_deletion(tmp_path: Path) -> None:
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        await actor.take(MetadataImage(), IMAGE)
+        actor.replicas.get(TopicPartition("a", 0)).log.configure(LogConfig(file_delete_delay_ms=0))
+        actor.files.removal_error = OSError(errno.EMFILE, "too many open files")
+        await actor.roles.image_changed(IMAGE, MetadataImage(version=2), frozenset(IMAGE.topic_names_by_id))
+        names = sorted(name for name in os.listdir(tmp_path) if name[1:3] == "-0")
+        assert [name[0] for name in names] == ["a", "b", "c"]
         assert all(name.endswith("-delete") for name in names)
         await actor.roles.stop()
 
