@@ -26,7 +26,7 @@ from rayka.gateway.server.eager_task import start_eagerly
 from rayka.gateway.server.frames import FrameReceiver
 from rayka.gateway.server.handover import Affinity
 from rayka.gateway.server.header import parse_header
-from rayka.gateway.server.limits import logger
+from rayka.gateway.server.limits import CountedBytes, logger
 from rayka.gateway.server.request import Call, PendingRequest
 from rayka.gateway.server.response_writer import Part, ResponseWriter, plain_descriptor
 from rayka.gateway.wire.reader import Frame, FrameReader, MalformedFrame
@@ -57,8 +57,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._frames = FrameReceiver(context.scratch, context.limits.max_request_bytes)
         self._requests: deque[PendingRequest] = deque()  # started, in order
         self._request_bytes = 0
-        self._receiving_bytes = 0  # counted, of a frame that is not complete or not started
-        self._kept_bytes = 0  # counted, of requests behind those under way
+        self._receiving = CountedBytes(context.request_bytes)  # a large frame, until its request starts
+        self._kept = CountedBytes(context.request_bytes)  # frames that were read behind the requests under way
         self._parked: PendingRequest | None = None
         self._responses: list[Part] = []  # their turn has come, not yet written
         self._flush: asyncio.Handle | None = None
@@ -80,7 +80,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     @property
     def held_bytes(self) -> int:
         """Bytes of an unfinished frame, of unread responses, and of requests that wait for earlier ones."""
-        return self._receiving_bytes + self._kept_bytes + self._writer.held_bytes
+        return self._receiving.size + self._kept.size + self._writer.held_bytes
 
     # Called by the event loop.
 
@@ -121,7 +121,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.last_progress = self._loop.time()
         self._frames.received(nbytes)
         if self._frames.incomplete_bytes:
-            self._count_receiving(self._frames.incomplete_bytes)
+            self._receiving.set(self._frames.incomplete_bytes)
         self._process()
 
     def eof_received(self) -> bool:
@@ -200,16 +200,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._frames.keep_rest()  # the scratch buffer is shared by all connections
         # Without a request under way nothing would give back the bytes: connections would wait for each other's.
         kept_bytes = self._frames.kept_bytes if self._requests else 0
-        if kept_bytes != self._kept_bytes:
-            self._count_kept(kept_bytes)
+        if kept_bytes != self._kept.size:
+            self._kept.set(kept_bytes)
         is_ready = self._parked is None and self._next_turn is None and self._state is ConnectionState.OPEN
         self._set_reading(is_ready and self._may_receive())
         if self.affinity.is_due:
-            self._move()
+            self._hand_over()
         if self._state is ConnectionState.FINISHING and not (self._requests or self._writer.is_blocked):
             self.close()
 
-    def _move(self) -> None:
+    def _hand_over(self) -> None:
         """Hand the connection to the process that leads what it asks for, once nothing of it is in progress here."""
         is_quiet = not (self._requests or self._frames.has_bytes or self._writer.is_blocked or self.lost_batches)
         descriptor = plain_descriptor(self._transport)
@@ -235,7 +235,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _may_start(self, request: PendingRequest) -> bool:
         if self._writer.is_blocked or (self._requests and not self._may_overlap(request)):
             return False
-        return bool(self._receiving_bytes) or self._has_room()
+        return bool(self._receiving.size) or self._has_room()
 
     def _has_room(self) -> bool:
         """Whether there is room for more bytes; if not, wait for it."""
@@ -247,23 +247,9 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _may_receive(self) -> bool:
         """A large frame is counted while it is received, and waits when there is no room."""
         size = self._frames.incomplete_bytes
-        if self._parked is None and size != self._receiving_bytes:
-            self._count_receiving(size)
+        if self._parked is None and size != self._receiving.size:
+            self._receiving.set(size)
         return not size or self._has_room()
-
-    def _count_receiving(self, size: int) -> None:
-        more, self._receiving_bytes = size - self._receiving_bytes, size
-        if more > 0:
-            self._context.request_bytes.acquire(more)
-        elif more < 0:
-            self._context.request_bytes.release(-more)
-
-    def _count_kept(self, size: int) -> None:
-        more, self._kept_bytes = size - self._kept_bytes, size
-        if more > 0:
-            self._context.request_bytes.acquire(more)
-        elif more < 0:
-            self._context.request_bytes.release(-more)
 
     def _may_overlap(self, request: PendingRequest) -> bool:
         limits = self._context.limits
@@ -279,8 +265,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._requests.append(request)
         self._request_bytes += request.size
         self._context.request_bytes.acquire(request.size)
-        if self._receiving_bytes:
-            self._count_receiving(0)
+        if self._receiving.size:
+            self._receiving.set(0)
         api = request.api
         try:
             if api.handle_frame is not None:
@@ -391,8 +377,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._parked = None
         self._frames.clear()
         self._writer.close()
-        self._count_receiving(0)
-        self._count_kept(0)
+        self._receiving.set(0)
+        self._kept.set(0)
 
     def refuse(self, reason: str, request: str) -> None:
         """Close at once for a fault of the client, with a line in the log."""

@@ -14,14 +14,15 @@ from rayka.gateway.server.node_usage import NodeUsage
 logger = logging.getLogger("rayka.gateway")
 
 COPIED_BYTES = 4 * 1024 * 1024
-"""A response has no more bytes of records that it does not send from this node's files: they are in memory until its
-client has taken them."""
+"""The most bytes of records in a response that do not come from this node's files. They stay in memory until the client
+has taken them."""
 _DEFAULT_QUEUED_BYTES = 512 * 1024 * 1024
 _PEER_POLL_S = 0.01
+"""How often a request that waits for room looks whether another process has released bytes: nobody tells it."""
 _LINES_PER_WINDOW = 20
 _WINDOW_MS = 1000
-_DESCRIPTORS = 2
-"""Of one connection at most: it has a second one while its client takes a response slowly."""
+_CONNECTION_DESCRIPTORS = 2
+"""The most that one connection uses: it has a second one while its client takes a response slowly."""
 
 
 class Limits(NamedTuple):
@@ -132,6 +133,24 @@ class RequestBytes:
             self._call_later(_PEER_POLL_S, self._poll)
 
 
+class CountedBytes:
+    """What one connection has counted for one purpose. It is counted once, however often its size is set."""
+
+    __slots__ = ("_request_bytes", "size")
+
+    def __init__(self, request_bytes: RequestBytes) -> None:
+        self._request_bytes = request_bytes
+        self.size = 0
+
+    def set(self, size: int) -> None:
+        """Count `size` bytes in place of those counted before."""
+        more, self.size = size - self.size, size
+        if more > 0:
+            self._request_bytes.acquire(more)
+        elif more < 0:
+            self._request_bytes.release(-more)
+
+
 class ConnectionCounts:
     """Counts the connections of the node, in all and by client address."""
 
@@ -184,11 +203,11 @@ def raise_descriptor_limit() -> None:
 def affordable_connections() -> int:
     """How many connections may use half of the descriptors; the others are for logs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft // 2 // _DESCRIPTORS if soft != resource.RLIM_INFINITY else INT_MAX
+    return soft // 2 // _CONNECTION_DESCRIPTORS if soft != resource.RLIM_INFINITY else INT_MAX
 
 
 class Complaints:
-    """Writes a line for each connection closed for a fault of its client, at most so many a second."""
+    """Logs each connection that is closed for a fault of its client, at most `_LINES_PER_WINDOW` a second."""
 
     def __init__(self) -> None:
         self._window_start_ms = 0

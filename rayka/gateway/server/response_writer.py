@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rayka.gateway.server.limits import logger
+from rayka.gateway.server.limits import CountedBytes, logger
 from rayka.gateway.server.segment_files import SegmentFile, SegmentGone
 from rayka.types import FileSlice
 
@@ -71,7 +71,7 @@ class ResponseWriter:
         self._is_paused = False
         self._next_turn: asyncio.Handle | None = None
         self._disk_read: asyncio.Future[bytes] | None = None
-        self._kept_bytes = 0
+        self._held = CountedBytes(context.request_bytes)
         self._endpoint = plain_descriptor(transport)
         self._is_full = False
         self._awaited = -1  # a second descriptor of a socket that was full: the loop keeps the first for the transport
@@ -86,23 +86,23 @@ class ResponseWriter:
     @property
     def held_bytes(self) -> int:
         """How much waits in memory for a client that is slow to read."""
-        return self._kept_bytes
+        return self._held.size
 
     def pause(self) -> None:
         """The transport keeps bytes that the client has not taken."""
         self._is_paused = True
-        self._keep_queue()
+        self._count_held()
 
     def resume(self) -> None:
         """The client has taken everything that the transport had."""
         self._is_paused = False
-        self._keep(0)
+        self._held.set(0)
         self._progressed()
         self._continue()
 
-    def _keep_queue(self) -> None:
+    def _count_held(self) -> None:
         in_queue = sum(len(part) for part in self._queue if not isinstance(part, SegmentPart))
-        self._keep(self._transport.get_write_buffer_size() + in_queue)
+        self._held.set(self._transport.get_write_buffer_size() + in_queue)
 
     def _continue(self) -> None:
         if not self._transport.is_closing():
@@ -115,14 +115,7 @@ class ResponseWriter:
         self._queue.clear()
         self._end_wait()
         self._is_paused = True
-        self._keep(0)
-
-    def _keep(self, size: int) -> None:
-        more, self._kept_bytes = size - self._kept_bytes, size
-        if more > 0:
-            self._context.request_bytes.acquire(more)
-        elif more < 0:
-            self._context.request_bytes.release(-more)
+        self._held.set(0)
 
     def write(self, parts: list[Part]) -> None:
         """Send parts in order, now as many as the client takes."""
@@ -173,7 +166,7 @@ class ResponseWriter:
         return size
 
     def _is_large(self, part: Part) -> bool:
-        """Whether a part is worth to be sent from its file, if the page cache has it."""
+        """Whether a part is large enough to be sent from its file, if the page cache has it."""
         return isinstance(part, SegmentPart) and part.size >= _SENDFILE_BYTES and self._endpoint >= 0
 
     def _may_send(self, part: SegmentPart) -> bool:
@@ -199,7 +192,7 @@ class ResponseWriter:
         if self._awaited < 0:
             self._awaited = os.dup(self._endpoint)
             self._context.loop.add_writer(self._awaited, self._socket_has_room)
-            self._keep_queue()
+            self._count_held()
 
     def _socket_has_room(self) -> None:
         """Send more. The loop keeps reporting room as long as the socket is full again each time."""
@@ -216,7 +209,7 @@ class ResponseWriter:
             os.close(self._awaited)
             self._awaited = -1
             if not self._is_paused:
-                self._keep(0)
+                self._held.set(0)
 
     def _drop_beginning(self, size: int) -> None:
         """The first bytes of the queue's first part are taken care of."""
