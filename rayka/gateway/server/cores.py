@@ -1,4 +1,4 @@
-"""How many cores this process may use at once, by which polling without sleeping pays or not."""
+"""How many cores this process may use at once. With a single one it must not poll without sleeping."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ in the folder of each group that have its quota and period.
 
 
 def usable_cores() -> int:
-    """Those that the process may run on, but no more than the CPU limits of its cgroup and of those above allow.
+    """The cores that the process may run on, but no more than the CPU limits of its cgroup and those above it allow.
 
     A container with a limit, or a systemd service with `CPUQuota`, sees all cores of the machine. When it has used up
     its time, all of its processes stand still for the rest of the period, usually for some tens of milliseconds.

@@ -36,10 +36,10 @@ _MOVES: Final = struct.Struct("<I")
 
 
 class Affinity:
-    """Counts how often in a row a connection asked for partitions of one other process. `moves` it has moved before.
+    """Counts how often in a row a connection asked for partitions of one other process, the one at `path`.
 
-    A connection that carries records follows their leader. One that carries none follows the coordinator of its group
-    or transactional id: most clients have connections of their own for that.
+    The connection was handed over `moves` times before. If it carries records, it follows their leader. Otherwise it
+    follows the coordinator of its group or transactional id: most clients have connections of their own for that.
     """
 
     __slots__ = ("_broker", "_carries_records", "_count", "_threshold", "moves", "path")
@@ -137,8 +137,8 @@ class HandoverListener:
 
     def start(self) -> None:
         """Listen, in place of earlier starts of this process. Raises OSError."""
-        for left_behind in glob.glob(f"{glob.escape(self._path.rsplit('.', 2)[0])}.*.{self._path.rsplit('.', 1)[1]}"):
-            os.unlink(left_behind)
+        for socket_path in _sockets_of_all_starts(self._path):
+            os.unlink(socket_path)
         self._socket.bind(self._path)
         self._loop.add_reader(self._socket, self._receive)
 
@@ -157,3 +157,9 @@ class HandoverListener:
         self._socket.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
+
+
+def _sockets_of_all_starts(path: str) -> list[str]:
+    """The sockets that a process has left, whose path is `NAME.EPOCH.fds`: each start has another epoch."""
+    name, _, suffix = path.rsplit(".", 2)
+    return glob.glob(f"{glob.escape(name)}.*.{suffix}")

@@ -35,13 +35,13 @@ def parse_header(connection: ClientConnection, apis: Mapping[int, Api], frame: F
         connection.refuse("the version is not served", f"{api.key.title}({key}) v{version}")
         return None
     try:
-        return _finish(connection, api, version, correlation_id, client_id_size, frame, served)
+        return _request(connection, api, version, correlation_id, client_id_size, frame, served)
     except MalformedFrame as error:
         connection.refuse(f"request header: {error}", f"{api.key.title}({key}) v{version}")
         return None
 
 
-def _finish(
+def _request(
     connection: ClientConnection,
     api: Api,
     version: int,

@@ -17,6 +17,7 @@ from rayka.gateway.server.node_usage import NodeUsage
 _STOP_GRACE_S = 5.0
 _LONGEST_SWEEP_S = 1.0
 _STALLED_S = 10.0
+"""How long a client may take nothing before its connection is closed, when others wait for the bytes that it holds."""
 
 
 class Listener:
@@ -122,9 +123,9 @@ class Listener:
     def _schedule_sweep(self) -> None:
         assert self._context is not None
         interval_s = min(max(self._context.limits.idle_ms / 10_000, 0.01), _LONGEST_SWEEP_S)
-        self._sweep = self._context.loop.call_later(interval_s, self._sweep_and_go_on)
+        self._sweep = self._context.loop.call_later(interval_s, self._sweep_connections)
 
-    def _sweep_and_go_on(self) -> None:
+    def _sweep_connections(self) -> None:
         try:
             self._expire_connections()
         finally:

@@ -106,7 +106,7 @@ class Call:
 
     @property
     def version(self) -> int:
-        """Of the request."""
+        """The version of the request."""
         return self.pending.version
 
     @property
@@ -116,7 +116,7 @@ class Call:
 
     @property
     def client_id(self) -> str | None:
-        """As the client says."""
+        """What the client calls itself; None if it gives no name."""
         return self.pending.client_id
 
     @property
@@ -146,7 +146,7 @@ FrameHandler = Callable[["Context", PendingRequest], None]
 
 
 class Api(NamedTuple):
-    """A row of the table: versions served, the first with compact lengths, who handles it.
+    """A row of the API table: the versions served, the first one with compact lengths, and the handler.
 
     Either `handle` turns a decoded request into a response entity, or `handle_frame` parses the frame and
     answers the request itself; with both, `handle_frame` comes first and may leave the request to `handle`.

@@ -24,7 +24,7 @@ from rayka.types import FileSlice
 
 _MAX_OPEN_FILES = 256
 _LOOK_S = 1.0
-"""Deleted files are looked for at most so often."""
+"""The shortest time between two searches for deleted files."""
 _closing = ThreadPoolExecutor(1, thread_name_prefix="rayka-close")
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
@@ -46,7 +46,7 @@ class SegmentFile:
         self._device, self.inode = status.st_dev, status.st_ino
 
     def __del__(self) -> None:
-        """The last descriptor of a deleted file gives its blocks free. For a large one that takes long: in a thread."""
+        """Close the descriptor, in a thread if it is the last of a deleted file: to free the blocks may take long."""
         if self._descriptor < 0:
             return
         if self.is_deleted:
