@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -58,20 +58,13 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
     def initialize(self, consumer_concurrency: int = 1) -> None:
         """Open the queue and the topic of the results. Serve calls this in an event loop, where nothing may block."""
         self._concurrency = consumer_concurrency
-        opening = threading.Thread(target=self._open, name="rayka-open")
-        self._error: BaseException | None = None
-        opening.start()
-        opening.join()
-        if self._error is not None:
-            raise self._error
+        with ThreadPoolExecutor(1, "rayka-open") as thread:
+            thread.submit(self._open).result()
 
     def _open(self) -> None:
-        try:
-            self._queue = self._queue_of(self._config.queue_name)
-            cluster = RayCluster.here(self._settings.namespace).join()
-            self._results = Results(cluster, self._config.queue_name, self._settings.result_expires_s)
-        except BaseException as error:
-            self._error = error
+        self._queue = self._queue_of(self._config.queue_name)
+        cluster = RayCluster.here(self._settings.namespace).join()
+        self._results = Results(cluster, self._config.queue_name, self._settings.result_expires_s)
 
     def _queue_of(self, name: str) -> Queue:
         return Queue(

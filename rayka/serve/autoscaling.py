@@ -30,7 +30,7 @@ class QueueAutoscalingPolicy:
         self._lag = 0
         self._asked_s = 0.0
         self._answer: concurrent.futures.Future[int] | None = None
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="queue-lag")
+        self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="queue-lag")
 
     def __call__(self, ctx: Any) -> tuple[int | float, dict[str, Any]]:
         """Takes Serve's context. Returns the number of replicas, and the lag."""
@@ -48,7 +48,7 @@ class QueueAutoscalingPolicy:
             self._answer = None
         if self._answer is None and time.monotonic() - self._asked_s >= self._poll_interval_s:
             self._asked_s = time.monotonic()
-            self._answer = self._thread.submit(self._ask)
+            self._answer = self._executor.submit(self._ask)
 
     def _ask(self) -> int:
         if self._queue is None:

@@ -15,13 +15,14 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.queue.items import dumps
 from rayka.queue.settings import MAX_ITEM_BYTES, require_item_fits
 from rayka.serve.task import Status
+from rayka.types import OffsetSpec
 
 SUFFIX: Final = ".results"
 _CANCELLED: Final = b"cancelled:"
 _STATUS: Final = "status"
 _FETCH_BYTES: Final = 4 << 20
 TEXT_LENGTH: Final = 10_000
-"""Of an error that is kept as text."""
+"""The most characters that are kept of an error's text."""
 
 
 class Outcome(NamedTuple):
@@ -29,6 +30,13 @@ class Outcome(NamedTuple):
 
     status: Status
     result: Any = None
+
+
+class _StoredStatus(NamedTuple):
+    """The newest status of a task, and the offset of its record."""
+
+    offset: int
+    status: Status
 
 
 class Results:
@@ -51,8 +59,8 @@ class Results:
         self._reader = cluster.reader()
         self._lock = threading.Lock()
         self._position = 0
-        self._offsets: dict[str, tuple[int, Status]] = {}
-        self._cancelled: dict[str, int] = {}
+        self._statuses: dict[str, _StoredStatus] = {}
+        self._cancelled: dict[str, int] = {}  # offsets, as those in `_statuses`
         self._log_start_offset = 0
 
     def write(self, task_id: str, status: Status, result: Any = None, *, is_only: bool = False) -> None:
@@ -82,13 +90,14 @@ class Results:
         with self._lock:
             self._catch_up()
             status = self._status(task_id)
-            found = self._offsets.get(task_id)
-        if found is None or not status.is_final or status is Status.REVOKED:
+            stored = self._statuses.get(task_id)
+        if stored is None or not status.is_final or status is Status.REVOKED:
             return Outcome(status)
-        return self._read_at(found[0], task_id) or Outcome(Status.PENDING)
+        return self._read_at(stored.offset, task_id) or Outcome(Status.PENDING)
 
     def _status(self, task_id: str) -> Status:
-        status = self._offsets.get(task_id, (0, Status.PENDING))[1]
+        stored = self._statuses.get(task_id)
+        status = Status.PENDING if stored is None else stored.status
         return Status.REVOKED if task_id in self._cancelled and not status.is_final else status
 
     def _catch_up(self) -> None:
@@ -100,25 +109,25 @@ class Results:
             except RaykaError as error:
                 if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                     raise
-                self._position = self._reader.get_offsets_before(self.topic, 0, -2)[0]
+                self._position = self._reader.get_offsets_before(self.topic, 0, OffsetSpec.EARLIEST)[0]
                 continue
             for record in found.records:
-                self._see(record)
+                self._index(record)
             self._forget_below(found.log_start_offset)
             is_behind = found.next_offset > self._position and found.next_offset < found.high_watermark
             self._position = found.next_offset
 
-    def _see(self, record: Any) -> None:
+    def _index(self, record: Any) -> None:
         if record.key.startswith(_CANCELLED):
             self._cancelled[record.key.removeprefix(_CANCELLED).decode()] = record.offset
         else:
-            self._offsets[record.key.decode()] = record.offset, _status(record)
+            self._statuses[record.key.decode()] = _StoredStatus(record.offset, _status(record))
 
     def _forget_below(self, log_start_offset: int) -> None:
         """Forget results that have expired."""
         if log_start_offset > self._log_start_offset:
             self._log_start_offset = log_start_offset
-            self._offsets = {key: at for key, at in self._offsets.items() if at[0] >= log_start_offset}
+            self._statuses = {key: one for key, one in self._statuses.items() if one.offset >= log_start_offset}
             self._cancelled = {key: offset for key, offset in self._cancelled.items() if offset >= log_start_offset}
 
     def _read_at(self, offset: int, task_id: str) -> Outcome | None:

@@ -38,7 +38,7 @@ class Status(enum.StrEnum):
 class Task(NamedTuple):
     """A task in its queue. `arguments` are pickled positional and keyword arguments; `created_s` is a Unix time.
 
-    `has_own_id`: no other task can have its id, as one that a program gave.
+    `has_own_id`: the id was made for this task, while one that a program gives may be that of an earlier task.
     """
 
     task_id: str
@@ -60,7 +60,9 @@ class FailedTask(NamedTuple):
 
 
 class Verdict(enum.Enum):
-    """What a worker does with a task that was delivered to it."""
+    """What a worker does with a task: `DROP` one that has ended, `REFUSE` one that it can't process, or `GIVE_UP` one
+    whose workers died.
+    """
 
     RUN = enum.auto()
     DROP = enum.auto()
@@ -69,7 +71,7 @@ class Verdict(enum.Enum):
 
 
 def retries_of(max_retries: int | None) -> int:
-    """How often a task is tried again; as often as can be, if the configuration leaves it open. Raises ValueError."""
+    """How often a task is tried again: `MAX_RETRIES` times if the configuration does not say. Raises ValueError."""
     if max_retries is None:
         return MAX_RETRIES
     if not 0 <= max_retries <= MAX_RETRIES:
@@ -78,9 +80,10 @@ def retries_of(max_retries: int | None) -> int:
 
 
 def delivery_limit(max_retries: int) -> int:
-    """How often the task's record may be delivered: more often than it is run, to tell that its workers died.
+    """How often a task's record may be delivered: more often than the task may be run.
 
-    Once is enough, unless that worker dies too.
+    In a delivery after the last run a worker stores that the task failed because its workers died. One such delivery is
+    enough, unless that worker dies too.
     """
     return min(max_retries + 4, DELIVERY_LIMIT)
 
@@ -100,9 +103,9 @@ def retry_delay_ms(delivery_count: int) -> int:
 
 
 def desired_replicas(workload: int, running: int, target_per_replica: float) -> float:
-    """How many replicas have so many tasks and requests on their way, if each has `target_per_replica`.
+    """How many replicas the tasks and requests need, if each replica takes `target_per_replica` of them.
 
-    None is left only without work; from none the first one starts with the first task.
+    The last replica stops only when there is no work, and the first one starts with the first task.
     """
     if running == 0:
         return 1 if workload > 0 else 0

@@ -1,7 +1,7 @@
 """The workers of one replica: threads that get tasks from the queue and run their handlers.
 
-The result is in the log before the task is done with, so a task whose worker dies is run again by another one, and one
-whose result is there is not.
+Invariant: a task is acknowledged only when its outcome is in the log. So a task whose worker dies is run again by
+another one, unless its outcome is there already.
 """
 
 from __future__ import annotations
@@ -24,25 +24,27 @@ from rayka.serve.task import FailedTask, Status, Task, Verdict, delivery_limit, 
 
 logger = logging.getLogger(__name__)
 
-_LOOK_UP_S: Final = 0.5
+_WAIT_S: Final = 0.5
+"""How long a worker waits for a task before it looks whether it has to stop."""
 _PAUSE_S: Final = 0.5
+"""How long a worker pauses after an error of the broker, so that it does not fill the log with them."""
 
 Handler = Callable[..., Any]
 
 
 class WorkersDied(RuntimeError):
-    """Each worker that had the task died, or could not say how it ended."""
+    """Each worker that had the task died, or could not store its outcome."""
 
 
 class Delivery(NamedTuple):
-    """A task that was delivered for the `number`th time.
+    """A task in its `delivery_count`th delivery.
 
     `is_first`: nobody can have run or cancelled it before. It is leased at least until the time `until_s` of
     `time.monotonic()`.
     """
 
     task: Task
-    number: int
+    delivery_count: int
     is_first: bool
     until_s: float
 
@@ -78,13 +80,13 @@ class Workers:
         return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
 
     def start(self, count: int) -> None:
-        """Run so many tasks at a time."""
+        """Run `count` tasks at a time."""
         self._threads = [threading.Thread(target=self._run, name=f"task-{n}", daemon=True) for n in range(count)]
         for thread in self._threads:
             thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Begin no more tasks; returns whether those under way have ended in time. The others are run again."""
+        """Begin no more tasks; return whether those in progress ended in time. Those that did not are run again."""
         self._is_stopping.set()
         end = time.monotonic() + timeout_s
         for thread in self._threads:
@@ -95,15 +97,15 @@ class Workers:
         loop = asyncio.new_event_loop()
         try:
             while not self._is_stopping.is_set():
-                self._take(loop)
+                self._run_next(loop)
         finally:
             loop.close()
 
-    def _take(self, loop: asyncio.AbstractEventLoop) -> None:
-        """One task, if there is one."""
+    def _run_next(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for a task, and process it."""
         try:
-            leased = self._queue.wait(_LOOK_UP_S, self._is_stopping)
-        except Exception:  # whatever it is, a thread that ends takes no task ever again
+            leased = self._queue.wait(_WAIT_S, self._is_stopping)
+        except Exception:  # any: a worker whose thread has ended is not replaced
             logger.exception("cannot get a task from the queue %s", self._queue.name)
             self._is_stopping.wait(_PAUSE_S)
             return
@@ -124,12 +126,12 @@ class Workers:
             self._give_back(delivery, error)
 
     def _give_back(self, delivery: Delivery, error: Exception) -> None:
-        """Have the task delivered again, for which this was nothing; but after the last delivery it has failed.
+        """Have the task delivered again. After its last delivery it has failed instead.
 
-        The program that waits for it must learn that, so the task is kept until the result can be written.
+        The program that waits for the outcome must learn that, so the task is kept until the failure is stored.
         """
-        if delivery.number < delivery_limit(self._max_retries):
-            self._queue.task_failed(retry_delay_ms(delivery.number))
+        if delivery.delivery_count < delivery_limit(self._max_retries):
+            self._queue.task_failed(retry_delay_ms(delivery.delivery_count))
             return
         while not self._is_stopping.is_set():
             try:
@@ -142,16 +144,15 @@ class Workers:
     def _process(self, delivery: Delivery, loop: asyncio.AbstractEventLoop) -> None:
         task = delivery.task
         status = Status.PENDING if delivery.is_first else self._results.status(task.task_id)
-        match verdict(status, delivery.number, self._max_retries, has_handler=task.name in self._handlers):
+        match verdict(status, delivery.delivery_count, self._max_retries, has_handler=task.name in self._handlers):
             case Verdict.DROP:
                 self._queue.task_done()
             case Verdict.REFUSE:
                 self._refuse(delivery, KeyError(f"No handler is registered for the task {task.name!r}"))
             case Verdict.GIVE_UP:
-                deliveries = (
-                    f"the task {task.task_id} was delivered {delivery.number - 1} times, and no worker ended it"
-                )
-                self._fail(delivery, WorkersDied(deliveries), ((), {}))
+                earlier = delivery.delivery_count - 1
+                reason = f"the task {task.task_id} was delivered {earlier} times, and no worker ended it"
+                self._fail(delivery, WorkersDied(reason), ((), {}))
             case Verdict.RUN:
                 self._try(delivery, loop)
 
@@ -184,23 +185,23 @@ class Workers:
             self._fail(delivery, error, arguments)
 
     def _raised(self, delivery: Delivery, error: BaseException, arguments: Any) -> None:
-        if delivery.number > self._max_retries:
+        if delivery.delivery_count > self._max_retries:
             self._fail(delivery, error, arguments)
             return
         self._write(delivery, Status.RETRY, error)
-        self._queue.task_failed(retry_delay_ms(delivery.number))
+        self._queue.task_failed(retry_delay_ms(delivery.delivery_count))
 
     def _fail(self, delivery: Delivery, error: BaseException, arguments: Any) -> None:
         logger.error("task %s (%s) failed: %r", delivery.task.task_id, delivery.task.name, error)
-        self._put(self._failed, delivery.task, error, arguments)
+        self._put_failed(self._failed, delivery.task, error, arguments)
         self._end(delivery, Status.FAILURE, error)
 
     def _refuse(self, delivery: Delivery, error: BaseException) -> None:
         logger.error("task %s (%s) can't be processed: %r", delivery.task.task_id, delivery.task.name, error)
-        self._put(self._unprocessable, delivery.task, error, ((), {}))
+        self._put_failed(self._unprocessable, delivery.task, error, ((), {}))
         self._end(delivery, Status.FAILURE, error)
 
-    def _put(self, queue: Queue | None, task: Task, error: BaseException, arguments: Any) -> None:
+    def _put_failed(self, queue: Queue | None, task: Task, error: BaseException, arguments: Any) -> None:
         if queue is not None:
             text = "".join(line[:TEXT_LENGTH] for line in traceback.format_exception(error))
             queue.put(tuple(FailedTask(task.task_id, task.name, repr(error)[:TEXT_LENGTH], text, *arguments)))
@@ -210,7 +211,7 @@ class Workers:
         self._queue.task_done()
 
     def _write(self, delivery: Delivery, status: Status, result: Any) -> None:
-        # If the queue's leader has died, the task may have ended elsewhere: no failure may take the place of a result.
+        # If the queue's leader has died, the task may have ended elsewhere: a failure must not replace that result.
         is_only = status is Status.SUCCESS and delivery.is_first and time.monotonic() < delivery.until_s
         self._results.write(delivery.task.task_id, status, result, is_only=is_only)
         with self._counting:
