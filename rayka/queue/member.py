@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from rayka.client.share.records import RecordAcknowledgement
-from rayka.errors import ErrorCode
+from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.queue.fetched_items import acquired_items
 from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement, acknowledgement_batches, halves_of
@@ -25,9 +25,22 @@ MAX_BYTES: Final = 16 << 20
 """Of large items it is only said where they are."""
 Fetch: TypeAlias = Callable[[ShareFetchParams, Sequence[ShareFetchPartition]], tuple[int, Sequence[ShareFetchResult]]]
 """`ShareLeaders.fetch` for a thread."""
+_MOST_UNREAD: Final = 3
+"""After so many fetches in a row whose items could not be read, the program gets the error."""
 _GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
 _RENEW: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 _REFUSED: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
+
+
+class FetchedItems(NamedTuple):
+    """The items of a fetch, and by partition the first and last offsets of those that could not be read.
+
+    `error` says why, when that was so several times in a row.
+    """
+
+    runs: Sequence[ItemRun]
+    unread: Mapping[int, Sequence[tuple[int, int]]]
+    error: RaykaError | None
 
 
 class QueueMember:
@@ -48,6 +61,7 @@ class QueueMember:
         self._member_id = f"queue-{uuid.uuid4()}"
         self._unsent = unsent
         self._lost = lost
+        self._unread_in_a_row = 0
 
     async def fetch(
         self,
@@ -76,8 +90,29 @@ class QueueMember:
         is_refused = any(result.acknowledge_error for result in results)
         return answers, self._settle_refused(answers, acknowledgements, renews=False) if is_refused else None
 
+    def read(self, results: Mapping[TopicPartition, ShareFetchResult]) -> FetchedItems:
+        """The items that a fetch has brought.
+
+        Those that can't be read are gone if this process stood still until their leases ended, or if the queue was
+        deleted. The next fetch knows.
+        """
+        runs: list[ItemRun] = []
+        unread: dict[int, list[tuple[int, int]]] = {}
+        last_error = None
+        for topic_partition, result in results.items():
+            try:
+                runs += self.items(topic_partition, result)
+            except RaykaError as error:
+                if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
+                    raise
+                logger.warning("items of the queue %s go back: %s", self._topic.name, error)
+                unread[topic_partition.partition] = [(first, last) for first, last, _ in result.acquired]
+                last_error = error
+        self._unread_in_a_row = self._unread_in_a_row + 1 if unread else 0
+        return FetchedItems(runs, unread, last_error if self._unread_in_a_row >= _MOST_UNREAD else None)
+
     def items(self, topic_partition: TopicPartition, result: ShareFetchResult) -> list[ItemRun]:
-        """The items that a fetch has brought. Offsets without an item are acknowledged as gaps."""
+        """The items of one partition. Offsets without an item are acknowledged as gaps."""
         if not result.acquired or result.records is None:
             return []
         number = topic_partition.partition

@@ -237,7 +237,7 @@ class Queue:
         """Lease the next item. If there is none, wait for one, for at most `timeout` seconds.
 
         Raises `Empty`, ValueError for a negative timeout, the error of unpickling (the item is then rejected), and
-        RaykaError: UNKNOWN_TOPIC_OR_PARTITION after `shutdown`.
+        RaykaError: UNKNOWN_TOPIC_OR_PARTITION after `shutdown`, KAFKA_STORAGE_ERROR if items can't be read.
         """
         item = self._lease(block, timeout)
         return unpickled(self._here.reader, current_holder(), item)

@@ -24,7 +24,7 @@ from rayka.queue.holders import is_alive
 from rayka.queue.item_waiters import ItemWaiters
 from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement
 from rayka.queue.leases import Item, ItemRun, Leases
-from rayka.queue.member import MAX_BYTES, QueueMember
+from rayka.queue.member import MAX_BYTES, FetchedItems, QueueMember
 from rayka.queue.settings import SHORTEST_LEASE_S, QueueSettings
 from rayka.queue.topic import GONE, QueueTopic
 
@@ -225,7 +225,8 @@ class QueueReader:
     async def fetch(self, count: int, wait_s: float, at_least: int = 0) -> FetchOutcome:
         """Fetch at most `count` items; none from a leader that has fewer than `at_least`.
 
-        Raises UNKNOWN_TOPIC_OR_PARTITION, and INVALID_REQUEST when the handle is closed.
+        Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST when the handle is closed, and KAFKA_STORAGE_ERROR if the
+        items can't be read.
         """
         await self._topic.wait_until_known()
         ended: asyncio.Future[None] = self._loop.loop.create_future()
@@ -242,14 +243,22 @@ class QueueReader:
         finally:
             del self._fetches[ended]
             ended.set_result(None)
-        runs = [run for partition, result in results.items() for run in self._member.items(partition, result)]
-        found = self._add(runs, count, since_ms)
+        fetched = self._member.read(results)
+        found = self._add(fetched.runs, count, since_ms)
         self._start_ticking()
-        self._trim_after(runs)
-        is_refused = not runs and any(result.error for result in results.values())
+        self._trim_after(fetched.runs)
+        await self._give_back_unread(fetched)
+        is_refused = not fetched.runs and bool(fetched.unread or any(result.error for result in results.values()))
         if is_refused:
             await asyncio.sleep(RETRY_S)
         return FetchOutcome(found, is_refused)
+
+    async def _give_back_unread(self, fetched: FetchedItems) -> None:
+        """The next fetch knows what became of them. Raises the error if that was asked already."""
+        if fetched.unread:
+            await self._give_back(lambda: fetched.unread)
+        if fetched.error is not None:
+            raise fetched.error
 
     def _add(self, runs: Sequence[ItemRun], wanted: int, since_ms: int) -> int:
         """Add fetched items; return how many. If they are fewer than wanted, and not very large, there are no more."""

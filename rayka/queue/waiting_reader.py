@@ -43,7 +43,7 @@ class WaitingReader(QueueReader):
         """Lease the next item for the holder; None if none came, and when it is the holder's turn after `unless`.
 
         Once `unless` is set the connection to the leader is closed. Raises RaykaError: UNKNOWN_TOPIC_OR_PARTITION after
-        the queue was deleted, INVALID_REQUEST after `end`.
+        the queue was deleted, INVALID_REQUEST after `end`, KAFKA_STORAGE_ERROR if items can't be read.
         """
         with self._turn:
             try:
@@ -64,13 +64,15 @@ class WaitingReader(QueueReader):
         results, refused = self._member.fetch_by(self._channel.fetch, wait_s, acknowledgements)
         if refused is not None:
             self._loop.submit(refused)
-        runs = [run for partition, result in results.items() for run in self._member.items(partition, result)]
-        self._add(runs, 1, since_ms)
+        fetched = self._member.read(results)
+        self._add(fetched.runs, 1, since_ms)
+        if fetched.unread:
+            self._loop.run(self._give_back_unread(fetched))
         item = self.take(holder)
         if item is not None:
-            self._loop.call_soon(self._trim_after, runs)
+            self._loop.call_soon(self._trim_after, fetched.runs)
             is_new = any(result.is_new for result in results.values())
             return LeasedItem(item, is_new, since_ms / 1000 + self._member.lease_s / 2)
-        if any(result.error for result in results.values()):
+        if fetched.unread or any(result.error for result in results.values()):
             time.sleep(RETRY_S)
         return None

@@ -22,8 +22,10 @@ from rayka.client.joined import RayCluster, leave
 from rayka.client.loop import LoopThread
 from rayka.errors import ErrorCode
 from rayka.queue import Empty, Full, Queue
+from rayka.queue.items import loads
 from rayka.queue.reader import QueueReader
 from rayka.testing import wait_until
+from rayka.types import FileSlice
 from tests.support.faulty_partitions import Fault
 
 ENOUGH_S = 60.0
@@ -780,3 +782,51 @@ def test_a_put_raises_the_error_of_the_item_that_it_had_to_wait_for(cluster: Clu
     with pytest.raises(rayka.RaykaError, match="INVALID_RECORD"):
         queue.put("kept")
     queue.shutdown()
+
+
+def lose_segments(queue: Queue, monkeypatch: pytest.MonkeyPatch, times: int) -> list[FileSlice]:
+    """So many fetches find that what they were told to read is gone."""
+    leaders, lost = queue._here.broker.share_leaders, []
+    fetch = leaders.fetch
+
+    async def fetch_what_is_gone(*arguments: Any) -> Any:
+        lock_duration_ms, results = await fetch(*arguments)
+        for number, result in enumerate(results):
+            if isinstance(result.records, FileSlice) and len(lost) < times:
+                lost.append(result.records)
+                results[number] = result._replace(records=result.records._replace(path="/nowhere/0.log"))
+        return lock_duration_ms, results
+
+    monkeypatch.setattr(leaders, "fetch", fetch_what_is_gone)
+    return lost
+
+
+@pytest.mark.parametrize("wait", ["get", "look", "wait"])
+def test_items_whose_segment_was_gone_are_fetched_again(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, wait: str
+) -> None:
+    """The process stood still until its leases ended, and others were done with what was in the segment."""
+    queue.put("kept")
+    lost = lose_segments(queue, monkeypatch, 2)
+    match wait:
+        case "get":
+            item = queue.lease(timeout=10)
+        case "look":
+            item = queue.lease(block=False)
+        case _:
+            leased = [found for _ in range(3) if (found := queue.wait(10, threading.Event())) is not None]
+            (item, _, _), *_ = leased
+    assert (loads(item.value), item.delivery_count, len(lost)) == ("kept", 1, 2)
+
+
+def test_a_program_that_can_t_read_items_gets_the_error_and_keeps_none(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.put_nowait_batch(range(3))
+    with monkeypatch.context() as patch:
+        lose_segments(queue, patch, 1000)
+        with pytest.raises(rayka.RaykaError) as raised:
+            queue.get(timeout=10)
+        assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    other = copy_of(queue)
+    assert other.get(timeout=10) == 0
