@@ -46,6 +46,7 @@ class PutJournal:
         self.max_record_bytes = max_record_bytes
         self._ring = ring
         self._lock = threading.Lock()
+        self._is_retired = False
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # tells the leader that this process lives
@@ -62,12 +63,14 @@ class PutJournal:
     def put(self, items: Sequence[MaybePieces]) -> int:
         """Write items, none larger than `max_record_bytes`, and return how many the log has or will have.
 
-        It has not the others, nor those of later calls: the journal is closed, or the disk takes no more. Raises
-        REQUEST_TIMED_OUT if the leader makes no room for two minutes.
+        It has not the others, nor those of later calls: the journal is closed or retired, or the disk takes no more.
+        Raises REQUEST_TIMED_OUT if the leader makes no room for two minutes.
         """
         done, pauses = 0, None
         while done < len(items):
             with self._lock:
+                if self._is_retired:
+                    return done
                 try:
                     count = self._writer.write(items[done:] if done else items)
                 except OSError:
@@ -99,6 +102,17 @@ class PutJournal:
     def is_closed(self) -> bool:
         """Whether the leader has closed it."""
         return self._writer.state is JournalState.CLOSED
+
+    @property
+    def is_retired(self) -> bool:
+        """Whether it takes no more items."""
+        return self._is_retired
+
+    def retire(self) -> None:
+        """Take no more items, of any thread, and return when the log has all. Raises as `wait_until_drained`."""
+        with self._lock:
+            self._is_retired = True
+        self.wait_until_drained()
 
     def wait_until_drained(self) -> None:
         """Return when the log has all items that were put before. Raises as `check_kept`."""
@@ -185,14 +199,26 @@ class JournalOpener:
             self._is_opening = True
         self._start(self._open(self._largest > MOST_RECORD_BYTES))
 
-    def put_large(self, journal: PutJournal, size: int) -> None:
-        """An item of this size did not go through the journal. If it would go through a large one, the next one is."""
-        if not self._has_large and MOST_RECORD_BYTES < size <= MOST_LARGE_RECORD_BYTES:
+    def put_otherwise(self, journal: PutJournal, size: int) -> None:
+        """An item of this size does not go through the journal. Return when it may be sent, after those that did.
+
+        If it would go through a large journal, the next one is. Raises as `PutJournal.wait_until_drained`.
+        """
+        journal.wait_until_drained()
+        needs_large = not self._has_large and MOST_RECORD_BYTES < size <= MOST_LARGE_RECORD_BYTES
+        if needs_large or journal.is_retired:
             self._largest = max(self._largest, size)
+            journal.retire()
+            self.drop(journal)
+
+    def give_back(self) -> None:
+        """The leader may have the journal. Raises as `PutJournal.wait_until_drained`."""
+        if (journal := self.journal) is not None:
+            journal.retire()
             self.drop(journal)
 
     def drop(self, journal: PutJournal) -> None:
-        """This journal is of no use any more."""
+        """This journal takes no more items, and the log has those that it took."""
         with self._lock:
             if self.journal is journal:
                 self.journal = None

@@ -62,8 +62,7 @@ class QueueWriter:
             journals.drop(journal)
             journal.check_kept()
         elif count < len(values):
-            journal.wait_until_drained()
-            journals.put_large(journal, largest)
+            journals.put_otherwise(journal, largest)
         return count
 
     def _wait(self, sent: Sequence[tuple[ProduceFuture[Any], int]]) -> None:
@@ -107,8 +106,8 @@ class QueueWriter:
     def close(self) -> None:
         """`flush`, and give the journal back: there is a bounded number of them."""
         self.flush()
-        if self._journals is not None and self._journals.journal is not None:
-            self._journals.drop(self._journals.journal)
+        if self._journals is not None:
+            self._journals.give_back()
 
 
 def _get_all(sent: Iterable[tuple[ProduceFuture[Any], int]]) -> None:
