@@ -16,7 +16,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,7 +66,9 @@ _CHECK_INTERVAL_S: Final = 1.0
 _GRACE_S: Final = 30.0
 """So long a program has to open the journal that it got."""
 _MOST_READS: Final = 4
-"""So many pieces are appended before other requests are served."""
+"""So many pieces of a journal are appended before another journal gets its turn."""
+_TURN_S: Final = 0.01
+"""After so much processor time other requests are served, unless one must know all that was put before it."""
 _MOST_BATCH_BYTES: Final = 512 << 10
 _FAILED_SUFFIX: Final = SUFFIX + ".failed"
 _PARAMS: Final = AppendParams(1, 0)
@@ -78,7 +80,7 @@ Append = Callable[[Sequence[AppendRequest], AppendParams, AppendDone], None]
 class _OpenJournal:
     """One journal of a partition; `idle_looks` counts the looks that found nothing, None while it is not watched.
 
-    `has_more`: the last look has not come to its end.
+    `has_more`: the last look has not come to its end. `last_look`: the number of that look.
     """
 
     def __init__(self, path: str, journal: Journal, topic_partition: TopicPartition) -> None:
@@ -87,6 +89,7 @@ class _OpenJournal:
         self.topic_partition = topic_partition
         self.idle_looks: int | None = None
         self.has_more = False
+        self.last_look = 0
         self.is_closed = False
         self.due_s = time.monotonic() + _GRACE_S
 
@@ -104,6 +107,7 @@ class PutJournals:
         self._loop = asyncio.get_running_loop()
         self._journals: dict[TopicPartition, list[_OpenJournal]] = {}
         self._opening = 0
+        self._looks = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_checked = False
         self._is_stopped = False
@@ -153,10 +157,11 @@ class PutJournals:
             self._opening -= count
 
     def ring(self, request: DrainJournals, done: Done) -> None:
-        """Append what is in the journals of a partition, and watch them."""
-        for each in self._of(request.topic_partition):
+        """Append what is in the journals of a partition, as much as the turn allows, and watch them."""
+        journals = self._of(request.topic_partition)
+        for each in journals:
             self._watch(each)
-            self._drain(each)
+        self._drain_some(journals)
         done(True)
 
     @property
@@ -164,12 +169,20 @@ class PutJournals:
         """Whether there is any."""
         return bool(self._journals)
 
-    def drain(self, topic_partitions: Iterable[TopicPartition], *, may_wait: bool = False) -> None:
-        """Append what is in the journals of these partitions now, or, if the request may wait, at the next look."""
+    def drain(
+        self, topic_partitions: Iterable[TopicPartition], *, may_wait: bool = False, is_part_enough: bool = False
+    ) -> None:
+        """Append what is in the journals of these partitions now, or, if the request may wait, at the next look.
+
+        Where a part is enough, it is as much as the turn allows: some records, if there are any.
+        """
         if self._journals:
             for topic_partition in topic_partitions:
-                for each in self._of(topic_partition):
-                    if each.idle_looks is None or not may_wait:
+                due = [each for each in self._of(topic_partition) if each.idle_looks is None or not may_wait]
+                if is_part_enough:
+                    self._drain_some(due)
+                else:
+                    for each in due:
                         self._drain_all(each)
 
     # The life of a partition.
@@ -237,6 +250,14 @@ class PutJournals:
                 self._fail(each, error)
         return is_any
 
+    def _drain_some(self, journals: Sequence[_OpenJournal]) -> None:
+        """Append as much as the turn of the loop allows; the rest at the next looks."""
+        for each in self._in_turn(journals):
+            self._drain(each)
+        for each in journals:
+            if each.has_more:
+                self._watch(each)
+
     def _drain_all(self, each: _OpenJournal) -> None:
         """Append what was written before now."""
         try:
@@ -292,24 +313,35 @@ class PutJournals:
             self._timer = self._loop.call_later(_LOOK_INTERVAL_S, self._look)
 
     def _look(self) -> None:
-        """Look into all journals that are watched. One in which nothing was for a while is not watched any longer."""
+        """Look into journals that are watched. One in which nothing was for a while is not watched any longer."""
         self._timer = None
-        is_any = has_more = False
-        for each in [one for one in self._all() if one.idle_looks is not None]:
+        watched = [one for one in self._all() if one.idle_looks is not None]
+        for each in self._in_turn(watched):
             assert each.idle_looks is not None
             each.idle_looks = 0 if self._drain(each) else each.idle_looks + 1
             if each.idle_looks >= _IDLE_LOOKS:
                 each.idle_looks = None
                 if self._set(each, partial(each.journal.watch, False)) and self._drain(each):
                     self._watch(each)
-            is_any = is_any or each.idle_looks is not None
-            has_more = has_more or each.has_more
-        if is_any and self._timer is None and not self._is_stopped:
+        watched = [one for one in watched if one.idle_looks is not None]
+        if watched and self._timer is None and not self._is_stopped:
+            has_more = any(one.has_more for one in watched)
             self._timer = self._loop.call_later(0 if has_more else _LOOK_INTERVAL_S, self._look)
+
+    def _in_turn(self, journals: Iterable[_OpenJournal]) -> Iterator[_OpenJournal]:
+        """Those journals that one turn of the loop has time for; first the one with the oldest last look."""
+        end_s = time.thread_time() + _TURN_S
+        for each in sorted(journals, key=lambda one: one.last_look):
+            each.has_more = True
+            if time.thread_time() <= end_s:
+                self._looks += 1
+                each.last_look = self._looks
+                yield each
 
     async def _check_all(self) -> None:
         """Append what nobody rang for, and close journals whose programs are gone, or that can't be any more."""
         for each in self._all():
+            await asyncio.sleep(0)  # other requests are served between two journals
             self._drain(each)
             if not each.is_closed and (self._is_unwanted(each) or self._is_left(each)):
                 self._close(each)

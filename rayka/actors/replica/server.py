@@ -293,7 +293,8 @@ class ReplicaServer:
         if self.share_partitions is None:
             raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the actor is starting")
         may_wait = isinstance(request, ShareFetch) and request.params.max_wait_s > 0
-        self.put_journals.drain(_partitions_of(request), may_wait=may_wait)
+        is_part_enough = isinstance(request, ShareFetch) and not request.params.min_records
+        self.put_journals.drain(_partitions_of(request), may_wait=may_wait, is_part_enough=is_part_enough)
         self.share_partitions.ask(request, done)
 
     def _write_txn_markers(self, request: WriteTxnMarkers, done: Done) -> None:

@@ -44,6 +44,8 @@ MOST_LARGE_RECORD_BYTES: Final = 4 << 20
 MOST_FRAME_BYTES: Final = 256 << 10
 """Of several records. A record of more bytes is large: it has a frame of its own, which the leader reads by itself."""
 MOST_FRAME_RECORDS: Final = 4096
+MOST_UNREAD_RECORDS: Final = 1 << 16
+"""A program waits before it writes more that the log does not have: a leader may have to append all in one go."""
 SEQUENCE_MASK: Final = 0x7FFF_FFFF
 """Sequence numbers go on at 0 after the largest int32, as those of every producer."""
 
@@ -57,7 +59,7 @@ DRAINED: Final = 128
 WATCHED: Final = 192
 """1 while the leader looks for frames by itself."""
 STATE: Final = 256
-"""A `JournalState`; the next word is the error code that closed the journal."""
+"""A `JournalState`; then the error code that closed the journal, and the state with all bits inverted."""
 
 SIZE: Final = 320
 """The capacity; 0 stands for `CAPACITY`."""

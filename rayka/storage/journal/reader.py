@@ -37,6 +37,7 @@ MOST_BYTES: Final = 512 << 10
 _CAPACITIES: Final = (CAPACITY, LARGE_CAPACITY)
 _WORD = struct.Struct("<q")
 _TWO_WORDS = struct.Struct("<qq")
+_THREE_WORDS = struct.Struct("<qqq")
 
 
 class JournalFiles(Protocol):
@@ -112,7 +113,7 @@ class Journal:
         journal = cls(files, descriptor, producer_id, uuid.UUID(bytes=topic_id), capacity, room)
         journal._drained, journal._number = _TWO_WORDS.unpack_from(header, DRAINED)
         journal._next_number = journal._number
-        journal.was_closed = _TWO_WORDS.unpack_from(header, STATE) == (JournalState.CLOSED, 0)
+        journal.was_closed = _THREE_WORDS.unpack_from(header, STATE) == (JournalState.CLOSED, 0, ~JournalState.CLOSED)
         return journal
 
     def follow_log(self, last_sequence: int | None) -> None:
@@ -191,7 +192,7 @@ class Journal:
 
     def set_state(self, state: JournalState, error: int = 0) -> None:
         """Tell the program. Raises OSError."""
-        self._files.write(self.descriptor, _TWO_WORDS.pack(state, error), STATE)
+        self._files.write(self.descriptor, _THREE_WORDS.pack(state, error, ~state), STATE)
 
     def written(self) -> int:
         """The position after the last frame. Raises OSError."""

@@ -17,6 +17,7 @@ from rayka.storage.journal.layout import (
     DRAINED,
     HEADER_BYTES,
     MOST_FRAME_BYTES,
+    MOST_UNREAD_RECORDS,
     SIZE,
     STATE,
     WATCHED,
@@ -76,6 +77,8 @@ class JournalWriter:
         (before, number), capacity = place, self._capacity
         start = start_of(before, size, capacity)
         if start % capacity == 0 and self._words[_DRAINED] < before:
+            return False
+        if number + count - self._words[_DRAINED + 1] > MOST_UNREAD_RECORDS:
             return False
         pieces = frame if len(frame) <= _MOST_PIECES else (b"".join(frame),)
         if self._write(pieces, HEADER_BYTES + start % capacity) != size:

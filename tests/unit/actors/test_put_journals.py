@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 
-from rayka.actors.channel.requests import DeleteRecords, DrainJournals, ListOffsets, OpenJournal
+from rayka.actors.channel.requests import (
+    DeleteRecords,
+    DrainJournals,
+    ListOffsets,
+    MeasureShareDepth,
+    OpenJournal,
+    ShareFetch,
+)
 from rayka.actors.replica import put_journals
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
@@ -26,6 +33,7 @@ from rayka.queue.put_journal import JournalOpener, PutJournal
 from rayka.queue.writer import QueueWriter
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition
 from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
@@ -35,6 +43,7 @@ from rayka.storage.journal.layout import (
     CAPACITY,
     LARGE_CAPACITY,
     MOST_LARGE_RECORD_BYTES,
+    MOST_UNREAD_RECORDS,
     WORD,
     WRITTEN,
     JournalState,
@@ -676,10 +685,10 @@ def test_a_file_that_is_no_journal_leaves_no_descriptor(tmp_path: Path) -> None:
 def test_a_question_for_the_end_offset_finds_all_of_a_full_journal(tmp_path: Path) -> None:
     async def check(leader: Leader) -> None:
         program = await leader.open()
-        assert program.put([b"x"] * 100_000) == 100_000
+        assert program.put([b"x"] * MOST_UNREAD_RECORDS) == MOST_UNREAD_RECORDS
         query = OffsetQuery(QUEUE, OffsetSpec.LATEST)
         ((answer),) = await leader.ask(ListOffsets((query,), IsolationLevel.READ_UNCOMMITTED))
-        assert answer.offset == 100_000
+        assert answer.offset == MOST_UNREAD_RECORDS
 
     with_leader(tmp_path, check)
 
@@ -784,6 +793,113 @@ def test_an_item_that_needs_a_larger_journal_gives_the_other_one_back(tmp_path: 
         writer.put(bytes(MIDDLE))
         assert writer._journals.journal is None
         assert sent.values == [too_large, bytes(MIDDLE)]
+
+    with_leader(tmp_path, check)
+
+
+def test_what_a_thread_puts_while_another_needs_a_larger_journal_is_in_the_log_after_flush(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        sent, program = Sent(), await leader.open()
+        writer = writer_of(program, sent)
+        writer.put(b"early")
+
+        def put_late() -> None:
+            """The leader has read, and before the first thread sees that, another one puts."""
+            leader.journals.drain([QUEUE])
+            program._ring = lambda: None
+            writer.put(b"late")
+            program._ring = lambda: leader.journals.drain([QUEUE])
+
+        program._ring = put_late
+        writer.put(bytes(MIDDLE))
+        writer.flush()
+        assert leader.values() == [b"early", b"late"]
+        assert sent.values == [bytes(MIDDLE)]
+
+    with_leader(tmp_path, check)
+
+
+def test_a_thread_that_still_has_a_journal_that_was_given_back_sends_its_items(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        sent, program = Sent(), await leader.open()
+        writer = writer_of(program, sent)
+        writer.put(b"a")
+        await leader.drain()
+        writer.close()
+        assert program.put([b"b"]) == 0
+        assert writer._journals is not None
+        writer._journals.journal = program  # as the thread found it
+        writer.put(b"b")
+        assert sent.values == [b"b"]
+        assert writer._journals.journal is None
+
+    with_leader(tmp_path, check)
+
+
+def test_a_journal_holds_a_bounded_number_of_records_that_the_log_does_not_have(tmp_path: Path) -> None:
+    """A leader may have to append all of them before it answers a request."""
+
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        written = 0
+        while count := program._writer.write([b"x"] * 3000):
+            written += count
+        assert MOST_UNREAD_RECORDS - 3000 < written <= MOST_UNREAD_RECORDS
+        await leader.drain()
+        assert program._writer.write([b"y"] * 3000) == 3000
+
+    with_leader(tmp_path, check)
+
+
+MANY = 20
+"""Journals with more than an actor should append before it does anything else."""
+IN_EACH = 16_000
+
+
+async def full_journals(leader: Leader) -> list[PutJournal]:
+    programs = [await leader.open(number) for number in range(MANY)]
+    for program in programs:
+        assert program.put([b"x"] * IN_EACH) == IN_EACH
+    return programs
+
+
+def test_other_requests_are_served_while_many_journals_are_full(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        programs = await full_journals(leader)
+        await leader.drain()
+        ends = [leader.end_offset]
+        while ends[-1] < MANY * IN_EACH:
+            leader.journals._look()
+            assert ends[-1] < leader.end_offset
+            ends.append(leader.end_offset)
+        assert len(ends) > 3
+        for program in programs:
+            program.wait_until_drained()
+
+    with_leader(tmp_path, check)
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_part_enough"),
+    [
+        (ShareFetch(ShareFetchParams("group", "member", max_records=9), (ShareFetchPartition(QUEUE, b""),)), True),
+        (ShareFetch(ShareFetchParams("group", "member", min_records=9), (ShareFetchPartition(QUEUE, b""),)), False),
+        (MeasureShareDepth("group", QUEUE, b""), False),
+    ],
+    ids=["some", "a batch", "the number"],
+)
+def test_who_asks_for_some_items_does_not_wait_until_all_journals_are_read(
+    tmp_path: Path, request_: Any, is_part_enough: bool
+) -> None:
+    async def check(leader: Leader) -> None:
+        programs = await full_journals(leader)
+        leader.server.share_partitions = SimpleNamespace(  # type: ignore[assignment]
+            ask=lambda request, done: done(leader.end_offset), more_bytes=lambda partition: None
+        )
+        found = await leader.ask(request_)
+        assert 0 < found < MANY * IN_EACH if is_part_enough else found == MANY * IN_EACH
+        leader.server.share_partitions = None
+        assert len(programs) == MANY
 
     with_leader(tmp_path, check)
 

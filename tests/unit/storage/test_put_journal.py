@@ -35,6 +35,7 @@ from rayka.storage.journal.layout import (
     MOST_LARGE_RECORD_BYTES,
     SEQUENCE_MASK,
     SIZE,
+    STATE,
     WORD,
     WRITTEN,
     JournalState,
@@ -244,6 +245,26 @@ def test_damage_of_what_is_drained_is_an_error(journal: JournalFile, place: int)
         assert journal.leader.has_more()
         with pytest.raises(RaykaError):
             journal.leader.read()
+
+
+@pytest.mark.parametrize("place", range(STATE, STATE + 3 * WORD))
+def test_a_damaged_state_does_not_read_as_closed(journal: JournalFile, place: int) -> None:
+    """The next leader removes a closed journal, with what the log does not have."""
+    for state in (None, JournalState.OPEN, JournalState.CLOSING):
+        if state is not None:
+            journal.leader.set_state(state)
+        before = os.pread(journal.descriptor, 1, place)
+        for bit in range(8):
+            os.pwrite(journal.descriptor, bytes([before[0] ^ 1 << bit]), place)
+            journal.restart_leader()
+            assert not journal.leader.was_closed
+        os.pwrite(journal.descriptor, before, place)
+
+
+def test_a_journal_that_was_closed_is_known_as_that(journal: JournalFile) -> None:
+    journal.leader.set_state(JournalState.CLOSED)
+    journal.restart_leader()
+    assert journal.leader.was_closed
 
 
 def test_positions_without_frames_are_an_error(journal: JournalFile) -> None:
