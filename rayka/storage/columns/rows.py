@@ -38,6 +38,15 @@ class WrittenBatch(NamedTuple):
     record_count: int
 
 
+class UnsealedBatch(NamedTuple):
+    """The records of a batch, of which row `first_row` is the first, behind 61 bytes for its header."""
+
+    buffer: memoryview
+    first_row: int
+    record_count: int
+    max_timestamp: int
+
+
 class Rows(NamedTuple):
     """Records. Record i has the headers from `header_rows[i]` up to `header_rows[i + 1]`; `timestamps` are in ms."""
 
@@ -151,16 +160,9 @@ def write_rows(
     A record that is larger than a batch may be gets a batch of its own. Uncompressed batches share memory, which
     is from `take_memory`, if that has some.
     """
-    size, count = rows.max_bytes(), len(rows.timestamps)
-    max_batches = min(count, 2 * size // max(max_batch_size - RECORD_BATCH_OVERHEAD, 1) + 1)
-    written = _room(size + max_batches * RECORD_BATCH_OVERHEAD, take_memory)
-    out = np.frombuffer(written, np.uint8)
-    batches = np.empty((max_batches, 5), np.int64)
-    for start, end, first_row, record_count, max_timestamp in batches[
-        : encode(*rows, max_batch_size, out, batches)
-    ].tolist():
+    for unsealed, first_row, record_count, max_timestamp in unsealed_batches(rows, max_batch_size, take_memory):
         buffer = seal_batch(
-            written[start:end],
+            unsealed,
             record_count=record_count,
             base_timestamp=int(rows.timestamps[first_row]),
             max_timestamp=max_timestamp,
@@ -169,6 +171,21 @@ def write_rows(
             level=level,
         )
         yield WrittenBatch(buffer, record_count)
+
+
+def unsealed_batches(
+    rows: Rows, max_batch_size: int, take_memory: TakeMemory | None = None, *, is_brief: bool = False
+) -> Iterator[UnsealedBatch]:
+    """As `write_rows`, before headers and compression. `is_brief`: no other thread runs while these few are encoded."""
+    size, count = rows.max_bytes(), len(rows.timestamps)
+    max_batches = min(count, 2 * size // max(max_batch_size - RECORD_BATCH_OVERHEAD, 1) + 1)
+    written = _room(size + max_batches * RECORD_BATCH_OVERHEAD, take_memory)
+    out, batches = np.frombuffer(written, np.uint8), np.empty((max_batches, 5), np.int64)
+    run = _encode_briefly if is_brief else encode
+    for start, end, first_row, record_count, max_timestamp in batches[
+        : run(*rows, max_batch_size, out, batches)
+    ].tolist():
+        yield UnsealedBatch(written[start:end], first_row, record_count, max_timestamp)
 
 
 def encode_lists(

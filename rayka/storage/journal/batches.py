@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from rayka.storage.columns.compiled import CompiledFunction
-from rayka.storage.columns.encode import encode
-from rayka.storage.columns.rows import NO_FIELDS, Rows, nulls
-from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
+from rayka.storage.columns.rows import NO_FIELDS, Rows, nulls, unsealed_batches
 from rayka.storage.format.records import seal_batch
 from rayka.storage.journal.layout import SEQUENCE_MASK, record_frame
 from rayka.storage.journal.records import JournalRecords, records_in
@@ -23,7 +20,6 @@ _MANY: Final = 2000
 _MOST_OF_MANY: Final = 500
 """A batch costs the leader about as much as a hundred records. So there are fewer where other requests wait for it."""
 _PRODUCER_EPOCH = 0
-_encode_briefly = cast(CompiledFunction, encode).run_briefly
 
 
 class JournalBatch(NamedTuple):
@@ -52,12 +48,9 @@ def _encoded(
     count = records.record_count
     timestamps = np.full(count, now_ms, np.int64)
     rows = Rows(nulls(count), records.values, np.zeros(count + 1, np.int64), NO_FIELDS, NO_FIELDS, timestamps)
-    most = min(count, 2 * rows.max_bytes() // max(max_batch_size - RECORD_BATCH_OVERHEAD, 1) + 1)
-    out, found = np.empty(rows.max_bytes() + most * RECORD_BATCH_OVERHEAD, np.uint8), np.empty((most, 5), np.int64)
-    written = memoryview(out)  # type: ignore[arg-type]
-    for start, end, first, record_count, _ in found[: _encode_briefly(*rows, max_batch_size, out, found)].tolist():
+    for unsealed, first, record_count, _ in unsealed_batches(rows, max_batch_size, is_brief=True):
         batch = seal_batch(
-            written[start:end],
+            unsealed,
             record_count=record_count,
             base_timestamp=now_ms,
             max_timestamp=now_ms,
