@@ -337,7 +337,10 @@ class AsyncProducer(AsyncClosing):
 
     @at_home
     async def abort_transaction(self) -> None:
-        """Discard the records and offsets of the transaction. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT."""
+        """Discard the records and offsets of the transaction. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT.
+
+        Records that are not sent yet are dropped: their futures raise TRANSACTION_ABORTABLE.
+        """
         await self._its_transactions.end(False, self._sender.flush)
 
     @at_home

@@ -133,10 +133,15 @@ class Transactions:
         self.is_open, self.has_sent, self.error = True, False, None
 
     async def end(self, is_committed: bool, flush: Callable[[], Awaitable[None]]) -> None:
-        """Flush, and commit or abort. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT if in doubt."""
+        """Flush, and commit or abort. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT if in doubt.
+
+        As in Kafka, an abort drops what is not sent yet, and it can't be taken back, even if it is interrupted.
+        """
         self._check_own()
         self._require_begun()
         self._is_ending = True  # for what is sent from now on, by a callback, might be appended after the end
+        if not is_committed:
+            self.failed(RaykaError(ErrorCode.TRANSACTION_ABORTABLE, "The transaction was aborted before this was sent"))
         try:
             await flush()
             await self._end(is_committed)

@@ -36,12 +36,49 @@ def test_what_was_committed_is_read_and_what_was_aborted_is_not(cluster: Cluster
             producer.begin_transaction()
             for _ in range(3):
                 producer.send("events", b"%d" % number)
+            producer.flush()
             if number % 2:
                 producer.abort_transaction()
             else:
                 producer.commit_transaction()
     assert committed(cluster) == [b"0"] * 3 + [b"2"] * 3 + [b"4"] * 3
     assert len(values(cluster, "events")) == 15
+
+
+def test_an_abort_drops_what_is_not_sent_yet(cluster: Cluster) -> None:
+    with cluster.producer(transactional_id="t", linger_ms=60_000) as producer:
+        producer.begin_transaction()
+        producer.send("events", b"sent")
+        producer.flush()
+        dropped = producer.send("events", b"dropped")
+        producer.abort_transaction()
+        with pytest.raises(RaykaError) as aborted:
+            dropped.get(30)
+        assert refused(aborted) is ErrorCode.TRANSACTION_ABORTABLE
+        with producer.transaction():
+            producer.send("events", b"later")
+    assert values(cluster, "events") == [b"sent", b"later"]
+    assert committed(cluster) == [b"later"]
+
+
+def test_an_abort_that_was_interrupted_is_not_taken_back(cluster: Cluster, faults: FaultyPartitions) -> None:
+    async def main() -> None:
+        cluster.admin().create_topic("events")
+        async with cluster.async_producer(transactional_id="t") as producer:
+            await producer.begin_transaction()
+            faults.fail_appends(Fault(delay_s=0.5))
+            await producer.send("events", b"in flight")
+            abort = asyncio.ensure_future(producer.abort_transaction())
+            await asyncio.to_thread(wait_until, lambda: faults.appends == 1, 30, "the append")
+            abort.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await abort
+            with pytest.raises(RaykaError) as abortable:
+                await producer.commit_transaction()
+            assert refused(abortable) is ErrorCode.TRANSACTION_ABORTABLE
+
+    asyncio.run(main())
+    assert committed(cluster) == []
 
 
 def test_an_exception_aborts_the_transaction_that_it_leaves(cluster: Cluster) -> None:
