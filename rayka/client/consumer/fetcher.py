@@ -262,9 +262,9 @@ class Fetcher:
     ) -> None:
         self._fetches.discard(fetch)
         self._files.drop_deleted()
+        results = [_LOST] * len(asked) if fetch.cancelled() or fetch.exception() else fetch.result()
         if self._is_closed:
             return
-        results = [_LOST] * len(asked) if fetch.cancelled() or fetch.exception() else fetch.result()
         for (state, asked_in_round), result in zip(asked, results, strict=True):
             if state.round == asked_in_round:
                 state.is_fetching = False
@@ -311,10 +311,10 @@ class Fetcher:
         result: FetchResult,
         reading: asyncio.Future[bytes],
     ) -> None:
+        error = None if reading.cancelled() else reading.exception()  # asyncio reports one that nobody looks at
         if self._is_closed or reading.cancelled() or state.round != asked_in_round:
             return
         state.is_fetching = False
-        error = reading.exception()
         if error is None:
             self._put(state, result, reading.result())
         else:

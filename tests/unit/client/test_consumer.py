@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
+import os
 import sys
 import threading
 import time
 from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from rayka.client.consumer.pending import PendingRecords
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.consumer.sequence import ConsumerRecords, MadeRecords
 from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.server import segment_files
 from rayka.storage.format.batch import iter_headers, seal
 from rayka.storage.format.records import read_batch
 from rayka.testing import wait_until
@@ -623,6 +627,36 @@ def test_wakeup_ends_the_poll_that_waits_or_the_next_one(cluster: Cluster) -> No
         with pytest.raises(WakeupError):
             next(consumer)
         assert consumer.poll(0) == {}
+
+
+def test_a_read_that_fails_after_the_consumer_was_closed_is_not_reported(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, 1)
+    is_reading, may_fail, reported = threading.Event(), threading.Event(), []
+
+    def only_on_disk(*_: object) -> int:
+        raise BlockingIOError
+
+    def fail(*_: object) -> bytes:
+        is_reading.set()
+        may_fail.wait(60)
+        raise OSError(errno.EIO, "the disk can't read it")
+
+    async def ended() -> None:
+        await asyncio.get_running_loop().shutdown_default_executor()
+        await asyncio.sleep(0)
+        gc.collect()
+
+    disk = SimpleNamespace(**vars(os) | {"preadv": only_on_disk, "pread": fail})
+    monkeypatch.setattr(segment_files, "os", disk)
+    connection.loop.loop.set_exception_handler(lambda _, context: reported.append(context))
+    consumer = reader(cluster)
+    assert is_reading.wait(60)
+    consumer.close()
+    may_fail.set()
+    connection.loop.run(ended())
+    assert reported == []
 
 
 def test_two_threads_in_one_consumer_get_an_error(cluster: Cluster) -> None:
