@@ -170,16 +170,19 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _start_requests(self) -> None:
         self._is_processing = True  # a response given meanwhile does not come in here again
-        turn_end = time.thread_time() + _TURN_S
-        frames = 0
+        began_s, turn_end_s, frames = time.monotonic(), 0.0, 0
         try:
             while self._state is not ConnectionState.CLOSED:
                 if self._parked is not None and not self._start_parked(self._parked):
                     return
                 frames += 1
-                if not frames % _FRAMES_BETWEEN_LOOKS and time.thread_time() > turn_end and self._frames.has_bytes:
-                    self._end_turn()
-                    return
+                if not frames % _FRAMES_BETWEEN_LOOKS and self._frames.has_bytes:
+                    now_s = time.thread_time()
+                    if frames == _FRAMES_BETWEEN_LOOKS:  # the system call is only for reads of many requests
+                        turn_end_s = now_s + _TURN_S - (time.monotonic() - began_s)
+                    if now_s > turn_end_s:
+                        self._end_turn()
+                        return
                 if (frame := self._frames.next()) is None:
                     return
                 self._parked = self._parse(frame)

@@ -6,12 +6,15 @@ import asyncio
 import errno
 import logging
 import struct
+import time
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rayka.config import BrokerConfig
+from rayka.gateway.server import connection as connection_module
 from rayka.gateway.server.connection import ClientConnection
 from rayka.gateway.server.context import Context
 from rayka.gateway.wire.schema import ApiKey
@@ -91,6 +94,36 @@ def test_thousands_of_requests_in_one_read_do_not_keep_other_connections_from_th
             await asyncio.sleep(0)
         assert transport.correlation_ids() == list(range(5000))
         other.abort()
+
+    run(check)
+
+
+def test_the_turn_ends_at_the_first_look_if_the_requests_before_it_took_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "_TURN_S", 0.0)
+
+    async def check(_: ScriptedBroker, __: Context, connection: ClientConnection, transport: MemoryTransport) -> None:
+        feed(connection, b"".join(api_versions(i) for i in range(100)))
+        assert 0 < len(transport.correlation_ids()) <= connection_module._FRAMES_BETWEEN_LOOKS
+        while not transport.reading:
+            await asyncio.sleep(0)
+        assert transport.correlation_ids() == list(range(100))
+
+    run(check)
+
+
+def test_a_request_alone_costs_no_system_call_for_the_length_of_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+    clock = SimpleNamespace(monotonic=time.monotonic, thread_time=lambda: looks.append(0.0) or time.thread_time())
+    monkeypatch.setattr(connection_module, "time", clock)
+
+    async def check(_: ScriptedBroker, __: Context, connection: ClientConnection, transport: MemoryTransport) -> None:
+        feed(connection, api_versions(1))
+        assert transport.correlation_ids() == [1]
+        assert looks == []
+        feed(connection, b"".join(api_versions(i) for i in range(2, 100)))
+        assert looks != []
 
     run(check)
 
