@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, TypeVarTuple
 
 import uvloop
@@ -28,6 +29,7 @@ class LoopThread:
 
     def __init__(self, name: str = "rayka-client") -> None:
         self._loop = uvloop.new_event_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix=name))
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._process_id = os.getpid()  # an interrupt in Thread.is_alive can make it say no for ever
         self._closed = False

@@ -30,7 +30,7 @@ class QueueAutoscalingPolicy:
         self._lag = 0
         self._asked_s = 0.0
         self._answer: concurrent.futures.Future[int] | None = None
-        self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="queue-lag")
+        self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="rayka-queue-lag")
 
     def __call__(self, ctx: Any) -> tuple[int | float, dict[str, Any]]:
         """Takes Serve's context. Returns the number of replicas, and the lag."""

@@ -81,7 +81,7 @@ class Workers:
 
     def start(self, count: int) -> None:
         """Run `count` tasks at a time."""
-        self._threads = [threading.Thread(target=self._run, name=f"task-{n}", daemon=True) for n in range(count)]
+        self._threads = [threading.Thread(target=self._run, name=f"rayka-task-{n}", daemon=True) for n in range(count)]
         for thread in self._threads:
             thread.start()
 

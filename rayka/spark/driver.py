@@ -42,7 +42,7 @@ class Driver:
         self.settings["spark.driver.extraClassPath"] = f"{own_path}{os.pathsep}{added}" if own_path else added
         self._master: Any = None
         self._pid = os.getpid()
-        starter = ThreadPoolExecutor(1, "spark-driver")
+        starter = ThreadPoolExecutor(1, "rayka-spark-driver")
         self._java: Future[Any] = starter.submit(self._start_java)
         starter.shutdown(wait=False)
 

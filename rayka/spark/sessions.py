@@ -213,4 +213,4 @@ def _in_background(prepare: Callable[[], object]) -> None:
         with contextlib.suppress(Exception):
             prepare()
 
-    threading.Thread(target=run, name="spark-preparation", daemon=True).start()
+    threading.Thread(target=run, name="rayka-spark-preparation", daemon=True).start()

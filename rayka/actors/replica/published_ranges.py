@@ -130,7 +130,7 @@ class PublishedRanges:
         self._ranges: OrderedDict[_Key, tuple[PublishedRange, float]] = OrderedDict()
         self._making: dict[tuple[_Key, int], asyncio.Future[PublishedRange | None]] = {}
         self._ratios: dict[tuple[bytes, int, tuple[str, ...]], float] = {}
-        self._decoder = ThreadPoolExecutor(_DECODERS, "decoder")
+        self._decoder = ThreadPoolExecutor(_DECODERS, "rayka-decoder")
         self._reader = SegmentReader()
         self._expiry: asyncio.TimerHandle | None = None
         self.size = 0

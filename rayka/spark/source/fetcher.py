@@ -66,7 +66,7 @@ class RangeFetcher:
         (unless that may be), REQUEST_TIMED_OUT where no leader serves them.
         """
         position = offsets.start_offset
-        with ThreadPoolExecutor(1, "fetch") as ahead:
+        with ThreadPoolExecutor(1, "rayka-fetch") as ahead:
             asked: Future[_Fetched] | None = None
             while position < offsets.end_offset:
                 answer = self._answer(asked or ahead.submit(self._fetch, offsets, position), offsets, position)
