@@ -20,7 +20,7 @@ from rayka.actors.controller.log import MetadataLog, MetadataLogDamaged
 from rayka.actors.controller.watchers import Watchers
 from rayka.actors.node.options import actor_options
 from rayka.actors.node.pool import PartitionPool
-from rayka.actors.node.spec import NodeSpec
+from rayka.actors.node.spec import NodeSpec, is_partition_actor
 from rayka.config import BrokerConfig
 from rayka.config.groups import GROUP_CONFIGS
 from rayka.errors import ErrorCode, RaykaError
@@ -215,12 +215,17 @@ class ControllerActor:
         return self._spec
 
     async def watch(self, watcher: str, position: Position) -> Changes:
-        """What came after `position`, which the watcher has taken in; waits for something up to a minute."""
+        """What came after `position`, which the watcher has taken in; waits for something up to a minute.
+
+        If a partition actor has seen changes that the log does not have, nothing is served any more: its replicas
+        depend on them. A client or gateway that has is refused alone: it may be a stray one.
+        """
         await self._serving()
         try:
             self._core.check_follower(position)
         except HistoryLost as error:
-            self._refuse(error)
+            if is_partition_actor(watcher):
+                self._refuse(error)
             raise
         await self._watchers.has(watcher, position.version)
         await self._watchers.wait(lambda: self._image.version > position.version, _WATCH_TIMEOUT_S)

@@ -14,6 +14,14 @@ MARKED_FILE = "meta.properties"
 """Present in a directory that was ever used as a log directory."""
 
 
+_PARTITION_ACTOR = "partitions-"
+
+
+def is_partition_actor(name: str) -> bool:
+    """Whether an actor of this name holds replicas."""
+    return name.startswith(_PARTITION_ACTOR)
+
+
 def private_dir(key: str) -> str:
     """A short path in the temporary directory that belongs to this user and `key` (a data directory)."""
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
@@ -67,7 +75,7 @@ class NodeSpec:
 
     def partition_actor_name(self, index: int) -> str:
         """The name of one of the node's partition actors, and of its log directory."""
-        return f"partitions-{self.broker_id}-{index:02d}"
+        return f"{_PARTITION_ACTOR}{self.broker_id}-{index:02d}"
 
     def log_dir_of(self, index: int) -> str:
         """The log directory of partition actor `index`: in whichever of `log.dirs` it is found.

@@ -20,6 +20,7 @@ from rayka.actors.node.spec import NodeSpec
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import (
     ActorRegistration,
+    AllocateProducerIds,
     AlterOperation,
     BrokerRegistration,
     ConfigAlteration,
@@ -126,14 +127,31 @@ def test_an_empty_metadata_log_beside_log_directories_of_a_cluster_is_refused(tm
     run(test)
 
 
-def test_a_follower_that_is_ahead_stops_the_controller(tmp_path: Path) -> None:
+def test_a_replica_that_is_ahead_stops_the_controller(tmp_path: Path) -> None:
     async def test() -> None:
         controller = ControllerActor(spec(tmp_path))
-        changes = await controller.watch("follower", Position())
+        replica = spec(tmp_path).partition_actor_name(0)
+        changes = await controller.watch(replica, Position())
         ahead = changes.position._replace(version=changes.position.version + 10)
         with pytest.raises(RaykaError, match="went back"):
-            await controller.watch("follower", ahead)
+            await controller.watch(replica, ahead)
         assert "went back" in str(await alter(controller))
+
+    run(test)
+
+
+def test_a_client_or_gateway_that_is_ahead_is_refused_alone(tmp_path: Path) -> None:
+    async def test() -> None:
+        controller = ControllerActor(spec(tmp_path))
+        changes = await controller.watch("client-7-abc", Position())
+        ahead = changes.position._replace(version=changes.position.version + 10)
+        for name in ("client-7-abc", f"{spec(tmp_path).gateway_name(0)}-abc"):
+            with pytest.raises(RaykaError, match="went back"):
+                await controller.watch(name, ahead)
+        version, _ = await controller.execute(AllocateProducerIds(1))
+        assert version > changes.position.version
+        assert (await controller.watch("client-8-abc", changes.position)).position.version == version
+        await controller.stop()
 
     run(test)
 
