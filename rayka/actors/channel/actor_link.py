@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-import ray
 import ray.exceptions
 
 from rayka.actors.channel.channel_link import append_frame
@@ -25,18 +24,23 @@ from rayka.actors.channel.requests import (
     encode_value,
 )
 from rayka.actors.channel.socket import ChannelClosed
+from rayka.actors.named import find_actor
 from rayka.errors import RaykaError
 from rayka.types import AppendParams, AppendRequest
 
 
 class ActorLeaderClient:
-    """Requests to one partition actor through its handle; calls start in the order in which they were made."""
+    """Requests to one partition actor through its handle; calls start in the order in which they were made.
+
+    `node_id` is that of this process, as Ray has it.
+    """
 
     is_in_process = False
 
-    def __init__(self, actor_name: str, namespace: str) -> None:
+    def __init__(self, actor_name: str, namespace: str, node_id: str) -> None:
         self._actor_name = actor_name
         self._namespace = namespace
+        self._node_id = node_id
         self._handle: Any = None
         self._keys = itertools.count(1)
         self._tasks: dict[Hashable, tuple[asyncio.Task[None], Done]] = {}
@@ -72,7 +76,7 @@ class ActorLeaderClient:
         number = NUMBERS[type(request)]
         try:
             if self._handle is None:
-                self._handle = ray.get_actor(self._actor_name, namespace=self._namespace)
+                self._handle = find_actor(self._actor_name, self._namespace, self._node_id)
             reference = self._handle.serve.remote(number, encode_value(request), payload)
         except (ValueError, ray.exceptions.RayError) as error:
             asyncio.get_running_loop().call_soon(done, ChannelClosed(str(error), sent=False))

@@ -143,7 +143,7 @@ class Router:
     def _open(self, actor_name: str, epoch: int) -> LeaderClient:
         if self.is_local(actor_name):
             return ChannelLeaderClient(socket_path(self._socket_dir, actor_name, epoch))
-        return ActorLeaderClient(actor_name, self._namespace)
+        return ActorLeaderClient(actor_name, self._namespace, self._node_id)
 
     def append(self, requests: Sequence[AppendRequest], params: AppendParams) -> asyncio.Future[list[AppendResult]]:
         """Send batches to their leaders, in order, before returning; errors are in the results."""

@@ -20,6 +20,7 @@ import ray._private.auto_init_hook
 import ray.exceptions
 
 from rayka.actors.background import BackgroundTasks, StopLoop, in_daemon_thread
+from rayka.actors.named import find_actor, joined_node
 from rayka.actors.node.spec import CONTROLLER_NAME
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.controller import Changes, Position
@@ -72,14 +73,15 @@ class NamedController:
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self._handle = find_controller(namespace)
+        self._node_id = joined_node()
 
     def __getattr__(self, method: str) -> Any:
         return getattr(self._handle, method)
 
     def find_again(self) -> None:
         """Look the name up, since the actor has died for good. While nobody has the name nothing changes."""
-        with contextlib.suppress(RaykaError, ray.exceptions.RayError):
-            self._handle = find_controller(self._namespace)
+        with contextlib.suppress(ValueError, ray.exceptions.RayError):
+            self._handle = find_actor(CONTROLLER_NAME, self._namespace, self._node_id)
 
 
 class ImageWatch:

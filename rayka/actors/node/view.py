@@ -10,13 +10,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import ray
-
 from rayka.actors.channel.link import LeaderClient
 from rayka.actors.channel.router import Router
 from rayka.actors.controller.client import ControllerClient
 from rayka.actors.controller.watch import ImageWatch
 from rayka.actors.coordinator.router import CoordinatorRouter
+from rayka.actors.named import joined_node
 from rayka.actors.node.spec import NodeSpec
 from rayka.actors.share.router import ShareRouter
 from rayka.config import BrokerConfig
@@ -39,8 +38,7 @@ class ClusterView:
         self._watch = watch
         self._config = self._static = BrokerConfig.parse({**spec.configs, "node.id": str(spec.broker_id)})
         self._configs: object = None
-        own_node = ray.get_runtime_context().get_node_id()
-        self.partitions = Router(lambda: watch.image, own_node, spec.socket_dir, spec.namespace, own=own)
+        self.partitions = Router(lambda: watch.image, joined_node(), spec.socket_dir, spec.namespace, own=own)
         watch.shown.append(self.partitions.image_changed)
         self.controller = ControllerClient(controller, watch, spec.broker_id)
         self.groups = CoordinatorRouter(

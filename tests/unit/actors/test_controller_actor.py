@@ -7,17 +7,17 @@ import errno
 import uuid
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 
 from rayka.actors.controller import actor as controller_actor
-from rayka.actors.controller import watch as watch_module
 from rayka.actors.controller.actor import ControllerActor
 from rayka.actors.controller.watch import ImageWatch, NamedController
 from rayka.actors.node.spec import NodeSpec
-from rayka.errors import ErrorCode, RaykaError
+from rayka.errors import RaykaError
 from rayka.metadata.commands import (
     ActorRegistration,
     AllocateProducerIds,
@@ -269,6 +269,24 @@ class Handle:
         return self._watch()
 
 
+def in_ray(monkeypatch: pytest.MonkeyPatch, get_actor: Callable[..., object], get_node_id: Callable[[], str]) -> None:
+    """As if this process had joined a Ray cluster at a node."""
+    monkeypatch.setattr(ray, "get_actor", get_actor)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=get_node_id))
+
+
+def test_a_client_does_not_take_the_controller_of_another_ray_cluster_for_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its program may have left the first cluster and joined another one, where the controller has the same name."""
+    node = "first"
+    in_ray(monkeypatch, lambda name, namespace: SimpleNamespace(seen_from=node), lambda: node)
+    controller = NamedController("test")
+    node = "second"
+    controller.find_again()
+    assert controller.seen_from == "first"
+
+
 def test_a_client_finds_the_controller_again_after_rayka_was_stopped_and_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -282,12 +300,12 @@ def test_a_client_finds_the_controller_again_after_rayka_was_stopped_and_started
     later = Changes(Position("c", "second", 9), MetadataImage(version=9, cluster_id="c"), ())
     starts: list[Handle | None] = [Handle(killed), None, Handle(lambda: later)]
 
-    def find(namespace: str) -> Handle:
+    def find(name: str, namespace: str) -> Handle:
         if (handle := starts.pop(0)) is None:
-            raise RaykaError(ErrorCode.BROKER_NOT_AVAILABLE, "it is stopped")
+            raise ValueError("it is stopped")
         return handle
 
-    monkeypatch.setattr(watch_module, "find_controller", find)
+    in_ray(monkeypatch, find, lambda: "node")
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
 
     async def test() -> None:

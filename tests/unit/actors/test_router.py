@@ -7,6 +7,9 @@ import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+import ray
+
 from rayka.actors.channel.actor_link import ActorLeaderClient
 from rayka.actors.channel.requests import DescribeLogDir
 from rayka.actors.channel.router import Router
@@ -85,9 +88,27 @@ def test_leaders_on_this_node_are_told_from_those_on_others(tmp_path: Path) -> N
     asyncio.run(main())
 
 
+def test_no_request_goes_to_an_actor_of_the_same_name_in_another_ray_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program may have left the first cluster and joined another one."""
+    requests: list[object] = []
+    leader = SimpleNamespace(serve=SimpleNamespace(remote=lambda *request: requests.append(request)))
+    monkeypatch.setattr(ray, "get_actor", lambda name, namespace: leader)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "in the second"))
+
+    async def main() -> None:
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        ActorLeaderClient("leader", "test", "in the first").ask(DescribeLogDir(), answer.set_result)
+        failure = await asyncio.wait_for(answer, 60)
+        assert isinstance(failure, ChannelClosed)
+        assert not failure.sent
+        assert requests == []
+
+    asyncio.run(main())
+
+
 def test_requests_to_another_node_end_when_their_link_is_closed() -> None:
     async def main() -> None:
-        client = ActorLeaderClient("leader", "test")
+        client = ActorLeaderClient("leader", "test", "node")
         never = asyncio.get_running_loop().create_future()
         client._handle = SimpleNamespace(serve=SimpleNamespace(remote=lambda *_: never))
         answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()

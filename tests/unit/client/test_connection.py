@@ -101,6 +101,7 @@ def test_a_client_looks_again_for_a_controller_that_ray_did_not_find_at_first(mo
 
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "get_actor", get_actor)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "node"))
     monkeypatch.setattr(connection, "_connection", lambda controller, *_: controller)
     assert connection.connect().upper() == "CONTROLLER", "the handle's own methods"
 
