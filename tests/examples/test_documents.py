@@ -14,6 +14,7 @@ import pytest
 
 from rayka.testing import free_port
 from tests.support.readme import ROOT, Block, blocks, documents
+from tests.support.shown_logs import HOMES
 
 RUN = ("sh", "python")
 NOT_CODE = ("mermaid", "text")
@@ -89,7 +90,9 @@ def _interrupted(line: str) -> str:
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     machine = Machine(tmp_path)
+    HOMES.add(tmp_path)
     yield machine
+    HOMES.discard(tmp_path)
     machine.run("sh", "rayka down")
 
 

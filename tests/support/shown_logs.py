@@ -12,6 +12,8 @@ LINES = 40
 FILES = 5
 RAY_DIRECTORIES: set[Path] = set()
 """Where the Ray of this process keeps its files, which has the logs of embedded brokers."""
+HOMES: set[Path] = set()
+"""Below these are the data directories of the brokers that a test starts with `rayka up --background`."""
 
 
 def shown_logs() -> Iterator[tuple[str, str]]:
@@ -19,9 +21,27 @@ def shown_logs() -> Iterator[tuple[str, str]]:
     for server in list(ServerProcess.launched):
         if server.output.exists():
             yield f"log of {server.name} on {server.bootstrap}", "\n".join(server.log[-LINES:])
-    for directory in RAY_DIRECTORIES:
+    ray_directories = set(RAY_DIRECTORIES)
+    for path in _logs_in_background():
+        yield f"log {path}", _end(path)
+        ray_directories.add(_ray_directory(path.parent))
+    for directory in ray_directories:
         for path in _written_last(found_files(directory, "*/logs/worker-*.err")):
-            yield f"log {path.name}", "\n".join(path.read_text(errors="replace").splitlines()[-LINES:])
+            yield f"log {path.name}", _end(path)
+
+
+def _logs_in_background() -> list[Path]:
+    return [path for home in HOMES for path in found_files(home, "*/up.log")]
+
+
+def _ray_directory(data_dir: Path) -> Path:
+    from rayka.actors.node.node import ray_dir  # Ray is not for every test
+
+    return Path(ray_dir(str(data_dir)))
+
+
+def _end(path: Path) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-LINES:])
 
 
 def _written_last(paths: list[Path]) -> list[Path]:

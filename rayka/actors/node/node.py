@@ -49,7 +49,7 @@ def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bo
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
         return True
     remove_ray_files(data_dir)
-    temp_dir = _ray_dir(data_dir)
+    temp_dir = ray_dir(data_dir)
     os.makedirs(temp_dir, mode=0o700)
     settings = ray_settings(os.environ, gcs_dir=os.path.join(temp_dir, "gcs"))
     with added(os.environ, settings), contextlib.nullcontext() if dashboard else _fewer_processes():
@@ -85,10 +85,11 @@ def _fewer_processes() -> Iterator[None]:
 
 def remove_ray_files(data_dir: str) -> None:
     """Remove what an embedded Ray on this data directory left behind: logs and sockets."""
-    shutil.rmtree(_ray_dir(data_dir), ignore_errors=True)
+    shutil.rmtree(ray_dir(data_dir), ignore_errors=True)
 
 
-def _ray_dir(data_dir: str) -> str:
+def ray_dir(data_dir: str) -> str:
+    """Where an embedded Ray on this data directory keeps its logs and sockets."""
     return f"{private_dir(data_dir)}-ray"
 
 
