@@ -180,6 +180,16 @@ def kill_leader(cluster: Cluster, name: str) -> None:
     wait_until(lambda: broker.image.actors[actor].epoch > start, ENOUGH_S, "the leader is another process")
 
 
+def kill_with_leader(cluster: Cluster, queue: Queue, process_id: int, path: Path) -> int:
+    """kill -9 of the leader's process and of the producer's; returns the puts, once the next leader has read them."""
+    leader = ray.get_actor(leader_of(cluster, queue.name), namespace="rayka")
+    for killed in (ray.get(leader.process_id.remote()), process_id):
+        os.kill(killed, signal.SIGKILL)
+    count = put_so_far(path)
+    wait_until(lambda: queue.lag() >= count, ENOUGH_S, "the next leader has read the journal")
+    return count
+
+
 def test_a_program_that_puts_quickly_gets_a_journal_which_goes_with_it(cluster: Cluster, tmp_path: Path) -> None:
     queue, producer = Queue(name="put-quick"), QuickProducer.remote()
     ray.get(producer.put.remote(queue, str(tmp_path / "put"), 2000), timeout=ENOUGH_S)
@@ -220,12 +230,7 @@ def test_nothing_that_was_put_is_lost_with_the_producer_and_the_leader(cluster: 
     process_id = ray.get(producer.process_id.remote())
     producer.put.remote(queue, str(path), 10_000_000)
     wait_until(lambda: put_so_far(path) > 5000, ENOUGH_S, "the producer is in the middle")
-    leader = ray.get_actor(leader_of(cluster, "put-both"), namespace="rayka")
-    leader_id = ray.get(leader.process_id.remote())
-    os.kill(leader_id, signal.SIGKILL)
-    os.kill(process_id, signal.SIGKILL)
-    count = put_so_far(path)
-    wait_until(lambda: queue.lag() >= count, ENOUGH_S, "the next leader has read the journal")
+    count = kill_with_leader(cluster, queue, process_id, path)
     items = everything(queue)
     assert items in ([*range(count)], [*range(count + 1)])
     queue.shutdown()
@@ -240,12 +245,7 @@ def test_no_large_item_is_lost_or_doubled_with_the_producer_and_the_leader(clust
     kill_leader(cluster, "put-large")
     count = put_so_far(path)
     wait_until(lambda: put_so_far(path) > count + 200, ENOUGH_S, "the producer goes on")
-    leader = ray.get_actor(leader_of(cluster, "put-large"), namespace="rayka")
-    leader_id = ray.get(leader.process_id.remote())
-    os.kill(leader_id, signal.SIGKILL)
-    os.kill(process_id, signal.SIGKILL)
-    count = put_so_far(path)
-    wait_until(lambda: queue.lag() >= count, ENOUGH_S, "the next leader has read the journal")
+    count = kill_with_leader(cluster, queue, process_id, path)
     items = everything(queue)
     assert [number for number, _ in items] in ([*range(count)], [*range(count + 1)])
     assert {data for _, data in items} == {bytes(500_000)}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from rayka.client.cluster import Cluster
 from rayka.client.group.blocking import GroupConsumer
 from rayka.client.group.coordinator import GroupMetadata
+from rayka.client.producer.blocking import Producer
 from rayka.coordinator.request import Request
 from rayka.coordinator.transactions.records import TransactionRecord
 from rayka.coordinator.transactions.requests import EndTxnRequest
@@ -120,6 +123,30 @@ def test_records_belong_to_a_transaction(cluster: Cluster) -> None:
     assert refused(without) is ErrorCode.INVALID_TXN_STATE
 
 
+@contextlib.contextmanager
+def unanswered_ends(connection: LocalConnection, *, are_carried_out: bool = False) -> Iterator[None]:
+    """The coordinator answers no EndTxn, like a process that was stopped and keeps its connections."""
+    coordinators = connection.broker.transactions
+    execute = coordinators.execute
+
+    async def answer_no_end(request: Request[Any]) -> Any:
+        is_end = isinstance(request, EndTxnRequest)
+        answer = await execute(request) if are_carried_out or not is_end else None
+        if is_end:
+            await asyncio.Event().wait()
+        return answer
+
+    with pytest.MonkeyPatch.context() as stopped:
+        stopped.setattr(coordinators, "execute", answer_no_end)
+        yield
+
+
+def commit_in_doubt(producer: Producer) -> None:
+    with pytest.raises(RaykaError) as in_doubt:
+        producer.commit_transaction()
+    assert refused(in_doubt) is ErrorCode.REQUEST_TIMED_OUT
+
+
 def test_an_interrupt_of_a_commit_leaves_the_producer_usable(
     cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,25 +180,13 @@ def test_an_interrupt_of_a_commit_leaves_the_producer_usable(
 
 
 def test_a_commit_ends_in_time_if_the_coordinator_does_not_answer(
-    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, connection: LocalConnection
 ) -> None:
-    """A process that was stopped keeps its connections."""
-    coordinators = connection.broker.transactions
-    execute = coordinators.execute
-
-    async def answer_no_end(request: Request[Any]) -> Any:
-        if isinstance(request, EndTxnRequest):
-            await asyncio.Event().wait()
-        return await execute(request)
-
     with cluster.producer(transactional_id="t", max_block_ms=1500) as producer:
         producer.begin_transaction()
         producer.send("events", b"in doubt").get(30)
-        monkeypatch.setattr(coordinators, "execute", answer_no_end)
-        with pytest.raises(RaykaError) as in_doubt:
-            producer.commit_transaction()
-        assert refused(in_doubt) is ErrorCode.REQUEST_TIMED_OUT
-        monkeypatch.undo()
+        with unanswered_ends(connection):
+            commit_in_doubt(producer)
         with producer.transaction():
             producer.send("events", b"later")
     assert committed(cluster) == [b"later"]
@@ -193,28 +208,17 @@ def test_the_latest_producer_of_an_id_fences_the_others(cluster: Cluster) -> Non
 
 
 def test_a_producer_that_was_replaced_while_an_end_was_in_doubt_stays_fenced(
-    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, connection: LocalConnection
 ) -> None:
     """Its next transaction must not fence the successor, which may have read and committed the same input."""
-    coordinators = connection.broker.transactions
-    execute = coordinators.execute
-
-    async def answer_no_end(request: Request[Any]) -> Any:
-        if isinstance(request, EndTxnRequest):
-            await asyncio.Event().wait()
-        return await execute(request)
-
     with (
         cluster.producer(transactional_id="t", max_block_ms=500) as zombie,
         cluster.producer(transactional_id="t") as successor,
     ):
         zombie.begin_transaction()
         zombie.send("events", b"in doubt").get(30)
-        with monkeypatch.context() as stopped:
-            stopped.setattr(coordinators, "execute", answer_no_end)
-            with pytest.raises(RaykaError) as in_doubt:
-                zombie.commit_transaction()
-        assert refused(in_doubt) is ErrorCode.REQUEST_TIMED_OUT
+        with unanswered_ends(connection):
+            commit_in_doubt(zombie)
         with successor.transaction():
             successor.send("events", b"successor")
         with pytest.raises(RaykaError) as fenced:
@@ -226,26 +230,14 @@ def test_a_producer_that_was_replaced_while_an_end_was_in_doubt_stays_fenced(
 
 
 def test_a_commit_that_was_carried_out_while_in_doubt_fences_nobody(
-    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, connection: LocalConnection
 ) -> None:
     """The coordinator knows only what is in its log, as if it had been loaded since: not the epoch of before."""
-    coordinators = connection.broker.transactions
-    execute = coordinators.execute
-
-    async def answer_too_late(request: Request[Any]) -> Any:
-        answer = await execute(request)
-        if isinstance(request, EndTxnRequest):
-            await asyncio.Event().wait()
-        return answer
-
     with cluster.producer(transactional_id="t", max_block_ms=500) as producer:
         producer.begin_transaction()
         producer.send("events", b"a").get(30)
-        with monkeypatch.context() as stopped:
-            stopped.setattr(coordinators, "execute", answer_too_late)
-            with pytest.raises(RaykaError) as in_doubt:
-                producer.commit_transaction()
-        assert refused(in_doubt) is ErrorCode.REQUEST_TIMED_OUT
+        with unanswered_ends(connection, are_carried_out=True):
+            commit_in_doubt(producer)
         with producer.transaction():
             producer.send("events", b"b")
     assert committed(cluster) == [b"a", b"b"]
