@@ -138,7 +138,7 @@ class AsyncShareConsumer(AsyncClosing):
         return bool(self._member.assignment)
 
     def give(self, records: list[ShareRecord]) -> list[ShareRecord]:
-        """The program has the records of its poll."""
+        """Return the records of a poll to the program, which has to acknowledge them."""
         self._given |= {(record.topic_partition, record.offset) for record in records}
         return records
 
@@ -192,18 +192,18 @@ class AsyncShareConsumer(AsyncClosing):
     async def _fetch(self, wait_s: float, max_records: int) -> list[ShareRecord]:
         assignment = self._member.assignment
         if not assignment:
-            await self._assigned(wait_s)
+            await self._await_assignment(wait_s)
             return []
-        self._leaders.know(assignment)
+        self._leaders.add_partitions(assignment)
         await self._leaders.send_refused()
         results = await self._leaders.fetch(assignment, self._take_acknowledgements(), wait_s, max_records)
         records = [record for partition, result in results.items() for record in self._records(partition, result)]
         if not records:
-            await self._failed(results, wait_s)
+            await self._raise_or_pause(results, wait_s)
         return records
 
-    async def _failed(self, results: Mapping[TopicPartition, ShareFetchResult], wait_s: float) -> None:
-        """Raise the first error that will not pass; wait a little if there are others: they are answered at once."""
+    async def _raise_or_pause(self, results: Mapping[TopicPartition, ShareFetchResult], wait_s: float) -> None:
+        """Raise the first permanent error. Pause after temporary ones, because leaders answer with them at once."""
         errors = [(partition, result) for partition, result in results.items() if result.error]
         for partition, result in errors:
             code = ErrorCode(result.error)
@@ -212,8 +212,7 @@ class AsyncShareConsumer(AsyncClosing):
         if errors:
             await asyncio.sleep(min(wait_s, _RETRY_S))
 
-    async def _assigned(self, wait_s: float) -> None:
-        """Wait for an assignment."""
+    async def _await_assignment(self, wait_s: float) -> None:
         self._member.changed.clear()
         try:
             await asyncio.wait_for(self._member.changed.wait(), wait_s)

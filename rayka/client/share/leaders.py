@@ -47,8 +47,8 @@ class MemberLeaders:
         self._refused: deque[Acknowledgements] = deque()
         self._resending = asyncio.Lock()
 
-    def know(self, assignment: Mapping[TopicPartition, uuid.UUID]) -> None:
-        """These partitions are read from now on."""
+    def add_partitions(self, assignment: Mapping[TopicPartition, uuid.UUID]) -> None:
+        """Note the topic ids of partitions that will be fetched."""
         self._topic_ids |= {partition: topic_id.bytes for partition, topic_id in assignment.items()}
 
     async def fetch(

@@ -35,14 +35,14 @@ logger = logging.getLogger(__name__)
 
 _WAIT_MS: Final = 500
 _FIRST_PAUSE_S: Final = 0.2
-"""How long a place in the pool stays empty before a new actor is started there. To start takes a second or two of a
-processor, which the other actors need for the records of the one that died.
+"""How long the pool waits before it replaces an actor that died. A start takes a second or two of a processor, which
+the other actors need for the records of the one that died.
 """
 _MOST_STARTS: Final = 3
-"""So many actors in a row that can't start end the pool."""
+"""The pool ends with an error when this many starts of an actor have failed in a row."""
 _LEAST_RENEWAL_S: Final = 0.1
-_LOOKS: Final = 10
-"""So often the pool looks at its actors in the time that a record may take."""
+_CHECKS: Final = 10
+"""How often the pool checks an actor within `max_processing_ms`."""
 _CLOSE_TIMEOUT_MS: Final = 30_000
 _RELEASED: Final = RecordAcknowledgement(AcknowledgeType.RELEASE, 0)
 
@@ -57,7 +57,7 @@ class ProcessingCounts:
     lost: int = 0
 
     def add(self, acknowledgement: RecordAcknowledgement, *, is_durable: bool) -> None:
-        """One more."""
+        """Count one record."""
         if not is_durable:
             self.lost += 1
         elif acknowledgement.type == AcknowledgeType.ACCEPT:
@@ -69,7 +69,11 @@ class ProcessingCounts:
 
 
 class AsyncProcessingPool:
-    """To be used in the event loop where it was made."""
+    """To be used in the event loop where it was made.
+
+    Invariant: each leased record is in one place: it waits for an actor (`_waiting`), an actor has it (`records` of its
+    worker), its acknowledgement waits for a commit (`_acknowledgements`), or is being committed (`_committing`).
+    """
 
     def __init__(
         self,
@@ -131,7 +135,7 @@ class AsyncProcessingPool:
             pause_s = 2 * pause_s or _FIRST_PAUSE_S
             worker = self._spawn()
             try:
-                await worker.ready(self._processed, self._lost)
+                await worker.ready(self._processed, self._actor_lost)
             except RayError as error:
                 logger.warning("an actor of the pool did not start: %s", error)
                 if attempt == _MOST_STARTS - 1:
@@ -146,7 +150,7 @@ class AsyncProcessingPool:
                 return
 
     def _hand_out(self) -> None:
-        """Give records that wait to the actors that have the fewest, several at once if these are quickly processed."""
+        """Give waiting records to the actors that have the fewest, several at once if they are processed quickly."""
         most = 1 + self._ahead.records
         while self._waiting and self._workers:
             worker = min(self._workers, key=lambda one: len(one.records))
@@ -157,8 +161,10 @@ class AsyncProcessingPool:
             self._has_room.set()
 
     def _take_share(self, most: int) -> list[ShareRecord]:
-        """An actor's share of those that wait. One that came back may end its actor, and goes alone, so that it takes
-        no others with it.
+        """The next records for an actor, no more than its share of those that wait.
+
+        A record that was delivered before may be the one that kills its actors. It goes alone, so that no other record
+        is lost with it.
         """
         count = min(most, math.ceil(len(self._waiting) / len(self._workers)))
         records = [self._waiting.popleft()]
@@ -174,8 +180,8 @@ class AsyncProcessingPool:
         self._has_acknowledgements.set()
         self._hand_out()
 
-    def _lost(self, worker: Worker, begun: int) -> None:
-        """An actor died. What it may have begun goes back to the group; what only waited for it goes to others."""
+    def _actor_lost(self, worker: Worker, begun: int) -> None:
+        """Replace an actor that died. What it may have begun goes back to the group, the rest to other actors."""
         if worker not in self._workers:
             return
         self._workers.remove(worker)
@@ -189,18 +195,19 @@ class AsyncProcessingPool:
             self._hand_out()
 
     async def _watch(self, max_processing_s: float) -> None:
-        """End actors that take longer than this for a record.
+        """Kill actors that take longer than this for a record.
 
-        It counts looks, between which answers are read: a pause of this program is not taken for one of an actor.
+        It counts checks and not time: answers are read between checks, so a pause of this program is not mistaken for
+        one of an actor.
         """
-        looks: dict[Worker, tuple[ShareRecord, int]] = {}
+        checks: dict[Worker, tuple[ShareRecord, int]] = {}
         while True:
-            await asyncio.sleep(max_processing_s / _LOOKS)
-            before, looks = looks, {}
+            await asyncio.sleep(max_processing_s / _CHECKS)
+            before, checks = checks, {}
             for worker in [one for one in self._workers if one.records]:
                 record, (last, count) = worker.records[0], before.get(worker, (None, 0))
-                looks[worker] = record, count + 1 if record is last else 1
-                if looks[worker][1] > _LOOKS * worker.begun:
+                checks[worker] = record, count + 1 if record is last else 1
+                if checks[worker][1] > _CHECKS * worker.begun:
                     logger.warning("an actor of the pool took more than %g s for %s", max_processing_s, name_of(record))
                     worker.give_up()
 
@@ -225,7 +232,7 @@ class AsyncProcessingPool:
             self._hand_out()
 
     def _room(self) -> int:
-        """How many records to lease: what actors lack, and as many as they need soon, so that these are there then."""
+        """How many records to lease: for each actor the one that it processes, those behind it, and as many again."""
         if self._waiting:
             return 0
         ahead = self._ahead.records
@@ -233,7 +240,7 @@ class AsyncProcessingPool:
 
     @property
     def _running(self) -> Iterator[ShareRecord]:
-        """What actors have."""
+        """The records that actors have."""
         return itertools.chain.from_iterable(worker.records for worker in self._workers)
 
     @property
@@ -247,7 +254,7 @@ class AsyncProcessingPool:
             self._is_idle.set()
 
     async def _commit(self) -> None:
-        """Send what the actors said. What gathers meanwhile goes with the next commit."""
+        """Send acknowledgements. Those that arrive during a commit go with the next one."""
         while True:
             await self._has_acknowledgements.wait()
             self._has_acknowledgements.clear()
@@ -261,8 +268,10 @@ class AsyncProcessingPool:
                 self._check_idle()
 
     async def _settle(self, results: CommitResults) -> None:
-        """Count what was committed. One lease that was lost has the leader refuse all of its partition: then each
-        record is acknowledged by itself.
+        """Count what was committed.
+
+        If one lease was lost, the leader refuses all acknowledgements of its partition. Then each record is
+        acknowledged by itself.
         """
         for record, acknowledgement in self._committing:
             error = results.get(record.topic_partition)

@@ -4,7 +4,7 @@ An actor call takes a millisecond of two processes, a frame on a Unix socket a s
 each acknowledgement in a frame of its own, before it begins the next record. When it dies, the pool has read what it
 sent, and knows which record it had begun: the first one without an acknowledgement.
 
-The pool first says a token that only its actor knows: another program of the same user could connect before it.
+The pool first sends a token that only its actor knows, because another program of the same user could connect first.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class _SentRecord(NamedTuple):
     delivery_count: int
 
 
+_BEFORE_HEADERS: Final = 6  # fields of both kinds of record
 _TOKEN_TIMEOUT_S: Final = 5.0
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _RECORDS: Final = msgspec.msgpack.Decoder(list[_SentRecord])
@@ -50,14 +51,12 @@ _PROCESSED: Final = msgspec.msgpack.Decoder(ProcessedRecord)
 
 def _sent(record: ShareRecord) -> _SentRecord:
     headers = [(key.encode(errors=HEADER_KEY_ERRORS), value) for key, value in record.headers]
-    topic, partition, offset, timestamp, key, value, _, delivery_count = record
-    return _SentRecord(topic, partition, offset, timestamp, key, value, headers, delivery_count)
+    return _SentRecord(*record[:_BEFORE_HEADERS], headers, record.delivery_count)
 
 
 def _received(record: _SentRecord) -> ShareRecord:
     headers = [(key.decode(errors=HEADER_KEY_ERRORS), value) for key, value in record.headers]
-    topic, partition, offset, timestamp, key, value, _, delivery_count = record
-    return ShareRecord(topic, partition, offset, timestamp, key, value, headers, delivery_count)
+    return ShareRecord(*record[:_BEFORE_HEADERS], headers, record.delivery_count)
 
 
 # The actor's end.
@@ -76,7 +75,7 @@ def listen(path: str) -> socket.socket | None:
 
 
 def serve(listener: socket.socket, token: bytes, process: Callable[[ShareRecord], ProcessedRecord]) -> None:
-    """Process the records of the connection that says the token, one after the other, until it ends."""
+    """Process the records of the connection that sends the token, one after the other, until it ends."""
     connection = _accepted(listener, token)
     frames = FrameBuffer()
 
@@ -94,7 +93,7 @@ def _accepted(listener: socket.socket, token: bytes) -> socket.socket:
         connection, _ = listener.accept()
         connection.settimeout(_TOKEN_TIMEOUT_S)
         with contextlib.suppress(OSError):
-            if connection.recv(len(token)) == token:  # so little comes at once
+            if connection.recv(len(token)) == token:  # so few bytes arrive in one piece
                 connection.settimeout(None)
                 return connection
         connection.close()
@@ -142,7 +141,7 @@ class RecordConnection(asyncio.BufferedProtocol):
             self._transport.write(encode(0, 0, _ENCODER.encode(list(map(_sent, records)))))
 
     def close(self) -> None:
-        """End the connection; there are no more calls back."""
+        """End the connection. No callback is called any more."""
         self._on_processed, self._on_lost = lambda processed: None, lambda: None
         if self._transport is not None:
             self._transport.abort()
@@ -168,7 +167,7 @@ class RecordConnection(asyncio.BufferedProtocol):
         self._processed.append(_PROCESSED.decode(control))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Part of the protocol. A write that failed ends the connection before all is read that the actor sent."""
+        """Part of the protocol. After a failed write, what the actor had sent may not have been read: read it now."""
         self._transport = None
         try:
             if isinstance(error, OSError):

@@ -89,5 +89,6 @@ def rejection_headers(reason: str | BaseException | None) -> Headers:
 
 
 def _encoded(text: str) -> bytes:
-    """What is said of a record must not fail to be said: file names, for one, may hold what UTF-8 does not allow."""
+    """A text that can't be UTF-8, such as one with a file name of other bytes, must not keep the record from its
+    dead-letter topic."""
     return text.encode(errors="backslashreplace")

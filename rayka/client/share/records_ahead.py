@@ -11,11 +11,11 @@ _AHEAD_S: Final = 0.02
 _AHEAD_BYTES: Final = 256 << 10
 _MOST_RECORDS: Final = 16
 _LONG_S: Final = 0.2
-"""Behind a record that takes so long no other waits: the way takes a hundredth of it, and another actor may be free."""
+"""No record waits behind one that takes this long: the way takes a hundredth of it, and another actor may be free."""
 
 
 class RecordsAhead:
-    """None until it is known how long records take; then as many as are quickly processed, and are not large."""
+    """Learns from processed records: more may wait if they are small and quick, none if they take long."""
 
     def __init__(self) -> None:
         self.records = 0

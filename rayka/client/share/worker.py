@@ -54,7 +54,7 @@ class RecordActor:
         serve(self._listener, self._token, self._processed)
 
     def process(self, records: Sequence[ShareRecord]) -> list[ProcessedRecord]:
-        """The same for a pool on another machine."""
+        """Process records for a pool without a connection, for example on another machine."""
         return [self._processed(record) for record in records]
 
     def _processed(self, record: ShareRecord) -> ProcessedRecord:
@@ -74,11 +74,14 @@ class RecordActor:
 
 OnProcessed: TypeAlias = Callable[["Worker", Sequence[ProcessedRecord]], None]
 OnLost: TypeAlias = Callable[["Worker", int], None]
-"""Takes how many of the worker's first records it may have begun."""
+"""Takes a worker whose actor died, and how many of its first records the actor may have begun."""
 
 
 class Worker:
-    """A `RecordActor` as the pool sees it. `records` are those that it has and has not processed, in order."""
+    """A `RecordActor` as the pool sees it. `records` are those that it has and has not processed, in order.
+
+    A worker with a connection sends each record there. One without calls the actor.
+    """
 
     def __init__(self, actor: Any) -> None:
         self.records: deque[ShareRecord] = deque()
@@ -99,7 +102,7 @@ class Worker:
                 self._connection = await RecordConnection.connected(path, token, self._processed, self._disconnected)
 
     def serve(self) -> None:
-        """Begin to call back."""
+        """Let the actor read from the connection; from now on the callbacks are called."""
         if self._connection is not None:
             _answer(self._actor.serve.remote()).add_done_callback(self._served)
 
@@ -122,13 +125,13 @@ class Worker:
         return min(1, len(self.records)) if self._connection is not None else len(self.records)
 
     def give_up(self) -> None:
-        """End the actor, as if it had died."""
+        """Kill the actor, and treat it as one that died."""
         begun = self.begun
         self.kill()
         self._on_lost(self, begun)
 
     def kill(self) -> None:
-        """End the actor, and what it is at. There are no more calls back."""
+        """Kill the actor, whatever it is doing. No callback is called any more."""
         self._is_over = True
         if self._connection is not None:
             self._connection.close()
@@ -141,7 +144,7 @@ class Worker:
         self._on_lost(self, 1)
 
     def _served(self, served: asyncio.Future[None]) -> None:
-        """Ray noticed that the actor died. The connection has not ended if a child of the actor has it too."""
+        """Ray noticed that the actor died. The connection stays open if a child process of the actor has it too."""
         if not served.cancelled():
             self._failed(served.exception())
 
@@ -182,7 +185,7 @@ def _answer(ref: Any) -> asyncio.Future[Any]:
 def spawner(
     fn: Process | type[Any], retriable: Retriable, delay_ms: int | None, options: Mapping[str, Any]
 ) -> Callable[[], Worker]:
-    """What starts a worker. An actor that dies is not restarted by Ray: the pool starts another."""
+    """A function that starts a worker. Ray does not restart an actor that dies: the pool starts another."""
     if not callable(fn) or inspect.iscoroutinefunction(fn):
         message = f"fn must be a function that takes a record, or a class whose instances take one, not {fn!r}"
         raise RaykaError(ErrorCode.INVALID_REQUEST, message)
