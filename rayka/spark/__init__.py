@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rayka.spark.write import write_topic
 
 _MODULES = {
-    "rayka.ranges.batches": ("DataLoss",),
+    "rayka.ranges.losses": ("DataLoss",),
     "rayka.ranges.plan": ("Timestamp",),
     "rayka.spark.values.decoding": (
         "arrow_values",

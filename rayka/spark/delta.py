@@ -33,9 +33,10 @@ _PACKAGES: Mapping[str, str] = {
 _OWNER = "rayka.stream_id"
 _DELETED = "_rayka_deleted"
 _LAST_COMMITS = 10
-_TAKE_RETRIES = 2
+"""How many commits are searched for those of a batch before the whole history of the table is."""
+_CLAIM_RETRIES = 2
 _SCHEME = re.compile("[a-zA-Z][a-zA-Z0-9+.-]*:/")
-_NEEDED = ("key", "value", "offset")
+_UPSERT_COLUMNS = ("key", "value", "offset")
 _SEVERAL_ROWS = "The function has made several rows of a key, and the table has one for each key"
 _NO_KEY = "A record without a key can't be upserted: it has no row that it replaces"
 
@@ -86,13 +87,13 @@ def delta_sink(
 
 
 class Commit(NamedTuple):
-    """How a commit knows what of a stream it has: a frame of a batch, which mostly has one frame."""
+    """What one commit of a table has of a stream: a frame of a batch. Most batches have one frame."""
 
     batch: BatchIdentity
     frame: int
 
     def options(self) -> dict[str, str]:
-        """For the writer of a DataFrame; `DESCRIBE HISTORY` shows the metadata."""
+        """The commit as options of a DataFrame's writer; `DESCRIBE HISTORY` shows the metadata."""
         frame = {"frame": self.frame} if self.frame else {}
         return {
             "txnAppId": f"{self.batch.stream_id}/{self.frame}" if self.frame else self.batch.stream_id,
@@ -101,7 +102,7 @@ class Commit(NamedTuple):
         }
 
     def settings(self) -> dict[str, str]:
-        """The same for statements, which take it from their session."""
+        """The commit as settings of a session, from which SQL statements take it."""
         names = {"txnAppId": "write", "txnVersion": "write", "userMetadata": "commitInfo"}
         return {f"spark.databricks.delta.{names[name]}.{name}": value for name, value in self.options().items()}
 
@@ -127,7 +128,7 @@ class DeltaSink:
         frames = frames_of(df, batch)
         with frames.attempt(f"the path {self._path}"):
             rows = self._transformed(df) if self._key is None else self._upserts(df, self._key)
-            table_id = self._take(rows, batch.stream_id)
+            table_id = self._claim_table(rows, batch.stream_id)
             frames.require_same(f"the table {self._path}", table_id)
             with frames.next(f"the Delta table {table_id}") as number:
                 self._commit(rows, Commit(batch, number))
@@ -140,11 +141,11 @@ class DeltaSink:
         commit.batch.require_same(self._committed_offsets(rows.sparkSession, commit), f"Table {self._path}")
 
     def _committed_offsets(self, spark: SparkSession, commit: Commit) -> Any:
-        """What a commit says that it has read: it is one of the last, or has to be looked for."""
+        """The offsets in the metadata of a commit: first of the last commits, then of the whole history."""
         for limit in (f"LIMIT {_LAST_COMMITS}", ""):
             history = spark.sql(f"DESCRIBE HISTORY {table_at(self._path)} {limit}").select("userMetadata").collect()
             for (metadata,) in history:
-                if commit.is_described_by(found := _read(metadata)):
+                if commit.is_described_by(found := _parsed(metadata)):
                     return found.get("offsets")
         return None
 
@@ -153,7 +154,7 @@ class DeltaSink:
 
     def _upserts(self, df: DataFrame, key: str | Column) -> DataFrame:
         """A row for each key: what it is now, or that it was deleted."""
-        if missing := [name for name in _NEEDED if name not in df.columns]:
+        if missing := [name for name in _UPSERT_COLUMNS if name not in df.columns]:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"Upserts need the columns {missing} of the topic")
         given = F.expr(key) if isinstance(key, str) else key
         keyed = df.withColumn("key", given).withColumn("key", F.coalesce("key", F.raise_error(F.lit(_NO_KEY))))
@@ -171,7 +172,7 @@ class DeltaSink:
         )
 
     def _merge(self, rows: DataFrame, commit: Commit) -> None:
-        """The settings of the commit are those of a session that nobody else has."""
+        """Merge in a session of its own, so that the settings of the commit are of no other statement."""
         view = f"rayka_batch_{uuid.uuid4().hex}"
         spark: Any = rows.sparkSession
         rows.createOrReplaceTempView(view)
@@ -183,32 +184,32 @@ class DeltaSink:
         finally:
             spark.catalog.dropTempView(view)
 
-    def _take(self, rows: DataFrame, stream_id: str) -> str:
-        """The id of the existing table, which belongs to this stream. Raises INVALID_REQUEST if it can't.
+    def _claim_table(self, rows: DataFrame, stream_id: str) -> str:
+        """Make sure that the table exists and belongs to this stream; return its id.
 
         This is done for every frame, because the table may be deleted and created again while the sink is in use. If
-        two streams take it at the same moment, Delta fails one of them, which then sees the table's owner on its next
-        try.
+        two streams claim it at the same moment, Delta fails one of them, which then sees the table's owner on its next
+        try. Raises INVALID_REQUEST if the table belongs to another stream.
         """
-        for _ in range(_TAKE_RETRIES):
+        for _ in range(_CLAIM_RETRIES):
             try:
-                return self._take_once(rows, stream_id)
+                return self._claim_table_once(rows, stream_id)
             except RaykaError:
                 raise
             except Exception as error:
                 logger.info("reading table %s again: %s", self._path, error)
-        return self._take_once(rows, stream_id)
+        return self._claim_table_once(rows, stream_id)
 
-    def _take_once(self, rows: DataFrame, stream_id: str) -> str:
+    def _claim_table_once(self, rows: DataFrame, stream_id: str) -> str:
         spark, table = rows.sparkSession, table_at(self._path)
         columns = rows if self._key is None else rows.drop(_DELETED)
         spark.sql(create_statement(self._path, _ddl(columns), stream_id))
-        table_id, owners = self._described(spark)
+        table_id, owners = self._id_and_owners(spark)
         if not owners:
             # A property of its own for each stream: two that find the table at the same moment see each other's.
             claim = f"{_OWNER}.{stream_id}"
             spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{claim}' = '{stream_id}')")
-            table_id, owners = self._described(spark)
+            table_id, owners = self._id_and_owners(spark)
             if owners != {stream_id}:
                 spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES IF EXISTS ('{claim}')")
         if owners != {stream_id}:
@@ -220,7 +221,7 @@ class DeltaSink:
             )
         return table_id
 
-    def _described(self, spark: SparkSession) -> tuple[str, set[str]]:
+    def _id_and_owners(self, spark: SparkSession) -> tuple[str, set[str]]:
         """The id of the table, and the streams that say it is theirs."""
         detail = spark.sql(f"DESCRIBE DETAIL {table_at(self._path)}").select("id", "properties")
         ((table_id, properties),) = detail.collect()
@@ -251,8 +252,8 @@ def merge_statement(path: str, view: str, columns: Sequence[str]) -> str:
     )
 
 
-def _read(metadata: str | None) -> dict[str, Any]:
-    """What a commit says of its batch; nothing if the commit is not of a stream."""
+def _parsed(metadata: str | None) -> dict[str, Any]:
+    """The metadata of a commit; empty if the commit is not of a stream."""
     try:
         found = json.loads(metadata or "{}")
     except ValueError:

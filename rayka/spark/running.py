@@ -17,7 +17,7 @@ from rayka.ranges.plan import OffsetRange
 from rayka.spark.frames import Frames
 
 Sink = Callable[[DataFrame, int], object]
-"""Is given each batch of a stream, and its number."""
+"""A function that gets each batch of a stream, and the number of the batch."""
 
 
 class KeepingSink(Protocol):
@@ -29,7 +29,7 @@ class KeepingSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunningBatch:
-    """The stream whose sink runs, what the batch has of each partition, and the sinks that keep something of it."""
+    """The batch whose sink runs: its stream, its offsets, the sinks to release with the stream, and its frames."""
 
     stream_id: str
     ranges: tuple[OffsetRange, ...]

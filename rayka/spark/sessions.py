@@ -35,7 +35,7 @@ NAMESPACE = "spark.rayka.namespace"
 TABLES = "spark.rayka.tables"
 """Whether workers map tables of the partition actors ("true"), or fetch record batches and decode them."""
 _SMALL_STORE_BYTES = 1 << 30
-"""Of a smaller object store actors keep too few tables to be worth the detour."""
+"""In a smaller object store the partition actors keep too few tables to be worth the detour."""
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -113,7 +113,7 @@ def _started(app_name: str, driver: Driver, defaults: Mapping[str, str]) -> Spar
 
 
 def _abandon(driver: Driver) -> None:
-    """The session did not start, or was interrupted: Spark would give what there is of it to the next one."""
+    """Stop what has started of a session that failed, which Spark would else give to the next one."""
     context: Any = SparkContext._active_spark_context
     if context is not None and driver.runs():
         context.stop()
@@ -148,7 +148,7 @@ def _require_stopped() -> None:
 
 
 def _require_broker(namespace: str) -> None:
-    """As far as this is known before the program joins Ray, which it does while Java starts."""
+    """Raise early if there is no Ray or no broker. A program that has not joined Ray yet does so while Java starts."""
     require_ray()
     if ray.is_initialized():
         find_controller(namespace)
@@ -171,7 +171,7 @@ def java_settings(settings: dict[str, str]) -> dict[str, str]:
 
 
 def _resources() -> list[Mapping[str, float]]:
-    """Those of each node of Ray."""
+    """The resources of each node of Ray."""
     return [node["Resources"] for node in cast(Any, ray.nodes)() if node["Alive"]]
 
 
@@ -185,7 +185,7 @@ def _warn_unless_executors_fit(spark: SparkSession) -> None:
 
 
 def missing_resources(nodes: Sequence[Mapping[str, float]], cpus: float, memory_bytes: int) -> str | None:
-    """What an executor needs that no node has, None if one does. Ray waits for such a node, and queries with it."""
+    """A warning if no node has what an executor needs: Ray then waits for such a node, and queries wait too."""
     if any(node.get("CPU", 0.0) >= cpus and node.get("memory", 0.0) >= memory_bytes for node in nodes):
         return None
     found = " or ".join(f"{node.get('CPU', 0.0):g} CPUs and {node.get('memory', 0.0) / 2**20:.0f} MB" for node in nodes)

@@ -61,23 +61,23 @@ class ParquetSink:
             batch.require_same(json.loads(written.read_text()), target)
         self._files.sync_path(os.fspath(self._directory))
 
-    def _require_owner(self, running: str) -> None:
+    def _require_owner(self, stream_id: str) -> None:
         owner = self._directory / _STREAM
         if not owner.exists() and not any(self._directory.glob("batch_id=*")):
-            self._take(owner, running)
+            self._claim(owner, stream_id)
         found = json.loads(owner.read_text())["stream_id"] if owner.exists() else "unknown"
-        if found != running:
+        if found != stream_id:
             raise RaykaError(
                 ErrorCode.INVALID_REQUEST,
-                f"{self._directory} holds the batches of another stream ({found}, the checkpoint is of {running}): "
+                f"{self._directory} holds the batches of another stream ({found}, the checkpoint is of {stream_id}): "
                 "use the checkpoint that belongs to the path, or another path",
             )
 
-    def _take(self, owner: Path, running: str) -> None:
-        """Note whose the path is, unless another stream has done so at the same moment: the first one has it."""
+    def _claim(self, owner: Path, stream_id: str) -> None:
+        """Write the owner's file. If two streams do so at the same moment, the path belongs to the first one."""
         self._directory.mkdir(parents=True, exist_ok=True)
         mine = self._directory / f"_stream-{uuid.uuid4().hex}"
-        self._files.write_file(os.fspath(mine), json.dumps({"stream_id": running}).encode(), sync=True)
+        self._files.write_file(os.fspath(mine), json.dumps({"stream_id": stream_id}).encode(), sync=True)
         try:
             os.link(mine, owner)
         except FileExistsError:

@@ -35,13 +35,13 @@ from rayka.spark.claims import WriteClaims
 from rayka.spark.committed import Committed, PlannedOffsets
 from rayka.spark.running import RunningBatch, Sink, running_batch
 from rayka.spark.sessions import ray_cluster_of
-from rayka.spark.write import count_of, records_of
+from rayka.spark.write import TopicSender, count_of, records_of
 from rayka.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_MS = 900_000
-"""As long as brokers allow by default: a transaction is open as long as its job runs."""
+"""The longest that brokers allow by default, because a transaction is open as long as its job runs."""
 _ATTEMPTS = 3
 _PARTITION = StructField("partition", IntegerType())
 
@@ -60,14 +60,9 @@ class TransactionWriter:
     claims: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        cluster = self.ray_cluster.join()
+        self.ray_cluster.join()  # connects this worker to Ray, which the claim needs
         self._claim()
-        sent = 0
-        with cluster.producer(**{"linger_ms": 5, **self.settings, "joins": self.transaction}) as producer:
-            for batch in batches:
-                for future in producer.send_table(self.topic, batch):
-                    sent += future.result().record_count
-        yield pa.RecordBatch.from_pydict({"records": [sent]})
+        yield from TopicSender(self.ray_cluster, self.topic, {**self.settings, "joins": self.transaction})(batches)
 
     def _claim(self) -> None:
         task = TaskContext.get()
@@ -113,7 +108,10 @@ def by_partition(rows: DataFrame, partition_count: int) -> DataFrame:
 
 
 class TopicTransactions(Closing):
-    """Writes DataFrames to a topic, each in a transaction. For the driver; of one id there is one at a time."""
+    """Writes DataFrames to a topic, each in a transaction; used by the driver.
+
+    A later instance with the same transactional id fences this one.
+    """
 
     def __init__(self, ray_cluster: RayCluster, topic: str, transactional_id: str, settings: Mapping[str, Any]) -> None:
         self._ray_cluster = ray_cluster
@@ -243,7 +241,7 @@ class TopicSink:
         return self._transactions[name]
 
     def release(self, stream_id: str) -> None:
-        """Close what was kept for the next batch of a stream."""
+        """Close the producer that was kept for the next batch of a stream."""
         transactions = self._transactions.pop(self._group(stream_id), None)
         if transactions is not None:
             transactions.close()

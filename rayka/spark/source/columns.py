@@ -24,7 +24,7 @@ _TYPES: Mapping[str, str] = {
 }
 COLUMNS = tuple(name for name in _TYPES if name != HEADERS)
 """Those that a query has unless it asks for headers."""
-_BATCH_ROWS = 8_192
+BATCH_ROWS = 8_192
 """Batches of about a megabyte: what the worker writes is still in the processor's cache when Java reads it."""
 
 
@@ -60,5 +60,5 @@ def pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.
             for column, field in zip(batch.columns, schema, strict=True)
         ]
         typed = pa.RecordBatch.from_arrays(columns, schema=schema)
-        for start in range(0, typed.num_rows, _BATCH_ROWS):
-            yield typed.slice(start, _BATCH_ROWS)
+        for start in range(0, typed.num_rows, BATCH_ROWS):
+            yield typed.slice(start, BATCH_ROWS)

@@ -32,7 +32,7 @@ _MAX_WAIT = timedelta(milliseconds=500)
 _RETRY_S = 0.1
 _TABLE_BYTES = 32 << 20
 _PATIENCE_S = 5.0
-"""How long a topic has to be missing, or to be another one: a broker may not have heard of it yet."""
+"""How long a topic must be missing or replaced before its records count as lost: a broker may not know it yet."""
 
 
 class _Fetched(NamedTuple):
@@ -155,10 +155,10 @@ class RangeFetcher:
 
 @functools.cache
 def freeze_imports() -> None:
-    """Once in a process, let its collector of garbage pass over all that there is now.
+    """Exclude all objects of this process from garbage collection, once.
 
-    Spark collects garbage after each task. A worker that has read records has imported what it needs, and to look at
-    all of that again would take some hundredths of a second of each task.
+    Spark collects garbage after each task. A worker that has read records has imported what it needs, and scanning that
+    again would take some hundredths of a second of each task.
     """
     gc.freeze()
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Offset = dict[str, Any]
 T = TypeVar("T")
 _PATIENCE_S = 3.0
+"""How long a loss must be reported, or a topic be missing, before it counts: brokers learn of changes one by one."""
 _RETRY_S = 0.1
 
 

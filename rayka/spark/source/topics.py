@@ -33,8 +33,7 @@ def bootstrap_servers_of(given: str | None) -> str:
 
 
 def ask(bootstrap_servers: str, options: SourceOptions, question: Callable[[SourceTopics], T]) -> T:
-    """Ask the brokers, again and again while none answers and the time, or the retries, are not used up. Raises the
-    last error."""
+    """Ask the brokers; while none answers, retry until the time or the retries are used up. Raises the last error."""
     deadline_s = time.monotonic() + options.timeout_ms / 1000
     retries = options.offset_retries
     for tried in itertools.count():

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from rayka.ranges.batches import OnDataLoss
 from rayka.ranges.plan import OffsetRange
+from rayka.spark.source.columns import BATCH_ROWS
 from rayka.spark.source.fetcher import RangeFetcher, freeze_imports
 from rayka.spark.source.options import FetchSettings
 from rayka.storage.columns.read import read_columns
@@ -25,8 +26,6 @@ from rayka.types import IsolationLevel
 if TYPE_CHECKING:
     from rayka.client.joined import RayCluster
 
-BATCH_ROWS = 8_192
-"""Batches of about a megabyte: what the worker writes is still in the processor's cache when the JVM reads it."""
 SPLIT = "_split"
 _CHEAPEST_COLUMN = "partition"
 Decode = Callable[[pa.RecordBatch], pa.RecordBatch]
