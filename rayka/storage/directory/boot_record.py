@@ -2,10 +2,14 @@
 
 After a stop that was not clean everything that a write took is still there as long as the kernel runs. The file is
 written when recovery is done; it names the partitions that were found but not opened, which still need it.
+
+After a flush that failed the kernel shows bytes as written that are not on the device, and no later flush writes them.
+A note behind the id says so: the next start then checks every log as after a reboot, and writes it once more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 
@@ -14,6 +18,7 @@ from rayka.types import TopicPartition
 
 BOOT_ID_FILE = "boot-id"
 SYSTEM_BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+FLUSH_FAILED = " flush failed"
 
 
 class BootRecord:
@@ -21,6 +26,8 @@ class BootRecord:
 
     def __init__(self, files: RealFiles, directory: str) -> None:
         self.is_same_boot = False
+        self.is_flush_failed = False
+        """Whether the kernel is the same, but a flush failed."""
         self.unrecovered: set[str] = set()
         self._files = files
         self._path = os.path.join(directory, BOOT_ID_FILE)
@@ -29,19 +36,31 @@ class BootRecord:
 
     def _read(self) -> None:
         try:
-            boot_id, *unrecovered = self._files.read_file(self._path).decode("ascii").splitlines()
+            line, *unrecovered = self._files.read_file(self._path).decode("ascii").splitlines()
         except (FileNotFoundError, ValueError):
             return
         self.unrecovered = set(unrecovered)
-        self.is_same_boot = bool(boot_id) and boot_id == self._boot_id
+        boot_id = line.removesuffix(FLUSH_FAILED)
+        is_same_boot = bool(boot_id) and boot_id == self._boot_id
+        self.is_flush_failed = is_same_boot and line != boot_id
+        self.is_same_boot = is_same_boot and line == boot_id
 
     def write(self, found: Iterable[TopicPartition], opened: Iterable[TopicPartition], *, was_clean: bool) -> None:
         """From now on every partition but those that were never opened is as the last writes left it."""
         if not was_clean and not self.is_same_boot:
             self.unrecovered = set(map(str, found))
         self.unrecovered -= set(map(str, opened))
-        text = "".join(f"{line}\n" for line in (self._boot_id, *sorted(self.unrecovered)))
-        self._files.write_file(self._path, text.encode("ascii"), sync=True)
+        self._write(is_flush_failed=self.is_flush_failed and bool(self.unrecovered), sync=True)
+
+    def flush_failed(self) -> None:
+        """Note it as far as the disk still lets us. Any thread may. The note counts only while the kernel runs."""
+        with contextlib.suppress(OSError):
+            self._write(is_flush_failed=True, sync=False)
+
+    def _write(self, *, is_flush_failed: bool, sync: bool) -> None:
+        line = self._boot_id + FLUSH_FAILED if is_flush_failed else self._boot_id
+        text = "".join(f"{line}\n" for line in (line, *sorted(self.unrecovered)))
+        self._files.write_file(self._path, text.encode("ascii"), sync=sync)
 
 
 def _read_boot_id(files: RealFiles) -> str:

@@ -53,16 +53,18 @@ class DiskState:
     """Shared by a log directory and its logs, in any thread.
 
     `on_change` is called with the new state in whichever thread met the event, in the order of the changes. It must not
-    bring about another event.
+    bring about another event. `on_failed_flush` is called in the thread that met the first flush that failed.
     """
 
-    def __init__(self, path: str, on_change: Callable[[State], None] | None = None) -> None:
+    def __init__(self, path: str, on_failed_flush: Callable[[], None] = lambda: None) -> None:
         self.path = path
         self.state = State.ONLINE
         self.error: OSError | None = None
         """The error that led to the present state; None when online."""
         self.takes_appends = True
-        self.on_change = on_change
+        self.on_change: Callable[[State], None] | None = None
+        self._on_failed_flush = on_failed_flush
+        self._has_failed_flush = False
         self._lock = threading.Lock()
 
     def check_readable(self) -> None:
@@ -83,7 +85,13 @@ class DiskState:
 
     def flush_failed(self, error: OSError) -> RaykaError:
         """Take note of a flush that failed. Only one that could not open its files has lost nothing."""
-        self._enter(Event.LACK if error.errno in NO_DESCRIPTORS else Event.ERROR, error)
+        if error.errno in NO_DESCRIPTORS:
+            self._enter(Event.LACK, error)
+        else:
+            self._enter(Event.ERROR, error)
+            if not self._has_failed_flush:
+                self._has_failed_flush = True
+                self._on_failed_flush()
         return storage_error(f"Flush failed in {self.path}", error)
 
     def probe_succeeded(self) -> None:

@@ -52,7 +52,7 @@ class LogDirectory:
 
     def __init__(self, path: str, files: RealFiles, lock: int, properties: MetaProperties | None, now_ms: int) -> None:
         self.path = path
-        self.disk = DiskState(path)
+        self.disk = DiskState(path, on_failed_flush=lambda: self._boot.flush_failed())
         self.properties = properties
         self.partitions: dict[TopicPartition, uuid.UUID | None] = {}
         self.strays: list[str] = []
@@ -211,6 +211,7 @@ class LogDirectory:
             self._high_watermarks.get(topic_partition, 0),
             clean_shutdown=self._was_clean and is_trusted,
             same_boot=self._boot.is_same_boot and is_trusted,
+            flush_failed=self._boot.is_flush_failed,
             was_cleaned=topic_partition in self._cleaned_offsets,
         )
 

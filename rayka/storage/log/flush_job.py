@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rayka.storage.files import RealFiles
@@ -22,9 +22,9 @@ class FlushedRange(NamedTuple):
 class FlushJob:
     """Flushes everything that was appended before the job was made (group commit).
 
-    `run` may be called in a thread, once, and never raises: `error` is for `Log.finish_flush`. The log may roll,
-    truncate, delete segments or close meanwhile: a file that is gone needs no flush. What a roll leaves to be written
-    of the indexes is written first, while `is_syncing` is False.
+    `run` may be called in a thread, once, and never raises: `error` is for `Log.finish_flush`, and `on_error` is called
+    with it at once. The log may roll, truncate, delete segments or close meanwhile: a file that is gone needs no flush.
+    What a roll leaves to be written of the indexes is written first, while `is_syncing` is False.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class FlushJob:
         self.truncations = truncations
         self.error: OSError | None = None
         self.is_syncing = False
+        self.on_error: Callable[[FlushJob, OSError], object] = lambda job, error: None
         self._files = files
         self._descriptor = descriptor
         self._spare = spare
@@ -56,6 +57,8 @@ class FlushJob:
             self.error = error
         finally:
             self._close()
+        if self.error is not None:
+            self.on_error(self, self.error)
 
     def _make_spare(self) -> None:
         """After a roll, get ready for the next one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rayka.errors import RaykaError
 from rayka.storage.files import storing
 from rayka.storage.log.flush_job import FlushJob
 from rayka.storage.log.state import LogState
@@ -49,18 +50,24 @@ class LogFlush(LogState):
 
     @storing
     def _begin_flush(self) -> FlushJob:
-        return self._local.begin_flush()
+        job = self._local.begin_flush()
+        job.on_error = self._flush_failed
+        return job
+
+    def _flush_failed(self, job: FlushJob, error: OSError) -> RaykaError:
+        """Any thread may call it: of several flushes at a time the system tells only one that bytes were lost."""
+        return self._disk.flush_failed(error) if job.is_syncing else self._disk.failed(error)
 
     def finish_flush(self, job: FlushJob) -> None:
-        """Move the recovery point to where the job got. Raises KAFKA_STORAGE_ERROR if it failed."""
-        if not self.is_released:
-            self._finish_flush(job)
+        """Move the recovery point to where the job got. Raises KAFKA_STORAGE_ERROR if it, or another, failed."""
+        if self.is_released:
+            return
+        if job.error is not None:
+            raise self._flush_failed(job, job.error) from job.error
+        self._finish_flush(job)
 
     @storing
     def _finish_flush(self, job: FlushJob) -> None:
-        if job.error is not None:
-            failed = self._disk.flush_failed if job.is_syncing else self._disk.failed
-            raise failed(job.error) from job.error
         self._local.finish_flush(job)
         self._flushed_ms = self._now_ms
 

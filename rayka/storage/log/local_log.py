@@ -253,22 +253,22 @@ class LocalLog:
         next_offset = self.segments.active.next_offset()
         assert next_offset == self.log_end_offset, (self.segments.active.path, next_offset, self.log_end_offset)
 
-    def close(self) -> None:
-        """Flush everything, with the indexes of the active segment, and give back every descriptor.
+    def begin_last_flush(self) -> FlushJob:
+        """A job for everything, with the indexes of the active segment, before `close`.
 
-        Writes nothing if nothing was appended since the last close.
+        It writes nothing if nothing was appended since the last close.
         """
         active = self.segments.active
-        if self._unflushed():
-            active.flush_indexes()
-            self._files.truncate(active.descriptor(), active.size)
-            job = self._flush_job(
-                [FlushedRange(segment, self._end_offset(segment), with_indexes=True) for segment in self._unflushed()]
-            )
-            job.run()
-            if job.error is not None:
-                raise job.error
-            self.finish_flush(job)
+        if not self._unflushed():
+            return FlushJob(self._files)
+        active.flush_indexes()
+        self._files.truncate(active.descriptor(), active.size)
+        return self._flush_job(
+            [FlushedRange(segment, self._end_offset(segment), with_indexes=True) for segment in self._unflushed()]
+        )
+
+    def close(self) -> None:
+        """Give back every descriptor, after everything was flushed."""
         self._spare.remove()
         self.release()
 

@@ -145,4 +145,7 @@ class Log(LogReads, LogRetention, LogReplacement, LogFlush):
         self._now_ms = now_ms
         self._snapshot_producers()
         self._producers.write_snapshots()
+        job = self._local.begin_last_flush()
+        job.run()
+        self.finish_flush(job)
         self._local.close()

@@ -6,7 +6,8 @@
 3. After an unclean stop, from the recovery point on: cut at the first damage, drop the segments after it,
    rebuild the indexes. While the kernel has not gone down since (`same_boot`), every byte that a write took
    is still there, so only the end is examined and the indexes are believed if they make sense. A segment that
-   is read as a whole is read once: damage, indexes and producers in one pass.
+   is read as a whole is read once: damage, indexes and producers in one pass. After a flush that failed
+   everything is written once more, since no later flush would write what the kernel takes for written.
 4. The log start offset, the leader epochs and the producers are brought in line with what is there.
 
 Doing all of it again changes no byte. Source: the log storage engine document, "LogLoader".
@@ -58,6 +59,8 @@ class LastRun:
     clean_shutdown: bool = False
     same_boot: bool = False
     """Whether the kernel has not gone down since."""
+    flush_failed: bool = False
+    """Whether it has not, but a flush failed: it takes records for written that are not on the device."""
     was_cleaned: bool = False
     """Whether the log was ever compacted: then offsets may be missing, whatever its policy is now."""
 
@@ -106,6 +109,8 @@ class LogLoader:
         self._open_segments(names)
         if not self._is_clean:
             self._recover(producers)
+            if self._last_run.flush_failed:
+                self._write_again()
         start_offset, end_offset = self._settle_offsets()
         self._settle_epochs(start_offset, end_offset)
         self._load_producers(producers, end_offset)
@@ -200,7 +205,7 @@ class LogLoader:
     def _recover(self, producers: ProducerState) -> None:
         """A segment that ends at the recovery point was active when it was flushed: its indexes were not."""
         self._may_have_gaps = self._may_have_gaps or self._was_split()
-        for segment in self._segments.from_offset(max(self._last_run.recovery_point - 1, 0)):
+        for segment in self._unflushed():
             start = self._believed_position(segment)
             replay = None if start else self._begin_replay(producers, segment)
             if replay is not None:
@@ -209,6 +214,13 @@ class LogLoader:
             if was_cut or self._ends_early(segment):
                 self._drop_segments_after(segment)
                 return
+
+    def _unflushed(self) -> tuple[Segment, ...]:
+        return self._segments.from_offset(max(self._last_run.recovery_point - 1, 0))
+
+    def _write_again(self) -> None:
+        for segment in self._unflushed():
+            segment.write_again()
 
     def _was_split(self) -> bool:
         """Whether a segment begins with the batch that was too far away for the one before it.

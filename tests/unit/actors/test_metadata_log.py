@@ -13,8 +13,10 @@ from rayka.config import LogConfig
 from rayka.errors import RaykaError
 from rayka.metadata.image import BrokerImage, MetadataImage
 from rayka.metadata.records import RegisterBrokerRecord
+from rayka.storage.directory import boot_record
 from tests.support.descriptors import open_files
 from tests.support.faulty_files import CrashingFiles, FaultyFiles
+from tests.support.forgetful_system import ForgetfulSystem
 
 NO_SNAPSHOTS = 20 << 20
 PARTITION = "__cluster_metadata-0"
@@ -204,6 +206,22 @@ def test_what_was_read_at_the_start_survives_a_power_cut(tmp_path: Path) -> None
     log.release()
     files.lose_all()
     assert loaded(tmp_path) == served
+
+
+def test_what_follows_a_flush_that_failed_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = ForgetfulSystem()
+    log = MetadataLog(str(tmp_path), NO_SNAPSHOTS, files)
+    image = appended(log, log.load(), 3)
+    files.fails = True
+    with pytest.raises(RaykaError, match="Flush failed"):
+        appended(log, image, 1)
+    log.release()
+    log = MetadataLog(str(tmp_path), NO_SNAPSHOTS, files)
+    image = appended(log, log.load(), 1)
+    log.release()
+    files.cut_power()
+    monkeypatch.setattr(boot_record, "_read_boot_id", lambda _: "another boot")
+    assert loaded(tmp_path) == image
 
 
 def test_segments_before_the_older_snapshot_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
