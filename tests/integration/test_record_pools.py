@@ -180,7 +180,7 @@ def test_a_record_stays_locked_however_long_it_takes(cluster: Cluster) -> None:
         assert (pool.counts.accepted, pool.counts.lost) == (1, 0)
 
 
-def test_what_is_not_finished_in_time_goes_back_when_the_pool_closes(cluster: Cluster, tmp_path: Path) -> None:
+def test_closing_a_pool_releases_records_that_are_not_processed_in_time(cluster: Cluster, tmp_path: Path) -> None:
     prepare(cluster, "slow", 3)
 
     def wait(record: ShareRecord) -> None:
@@ -211,6 +211,6 @@ def test_a_pool_whose_actors_can_not_start_ends_with_their_error(cluster: Cluste
 
 
 @pytest.mark.parametrize(("fn", "actors", "message"), [("no function", 1, "fn must be"), (print, 0, "at least 1")])
-def test_what_is_no_pool_is_refused(cluster: Cluster, fn: object, actors: int, message: str) -> None:
+def test_invalid_arguments_of_a_pool_are_refused(cluster: Cluster, fn: object, actors: int, message: str) -> None:
     with pytest.raises(RaykaError, match=message):
         cluster.process("none", "none", fn, actors=actors)  # type: ignore[arg-type]

@@ -159,7 +159,7 @@ def test_a_power_cut_after_a_compaction_loses_no_group(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
-def test_what_is_not_on_the_device_is_not_compacted(tmp_path: Path) -> None:
+def test_records_that_are_not_flushed_are_not_compacted(tmp_path: Path) -> None:
     async def check() -> None:
         partition, server = open_partition(tmp_path)
         outdated(partition, server)

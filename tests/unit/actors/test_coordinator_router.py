@@ -102,7 +102,7 @@ def test_keys_are_spread_over_the_partitions_that_the_topic_has_or_will_have() -
     assert Cluster(leaders=()).router.partition_of("t") == 16
 
 
-def test_all_coordinators_or_those_of_a_node_are_asked() -> None:
+def test_a_query_goes_to_all_coordinators_or_to_those_of_one_node() -> None:
     cluster = Cluster()
     assert len(run(cluster.router.execute_all(ListTransactionsRequest()))) == 3
     assert len(run(cluster.router.execute_all(ListTransactionsRequest(), node_id=1))) == 2
@@ -122,11 +122,11 @@ def test_all_coordinators_or_those_of_a_node_are_asked() -> None:
     ],
     ids=["no topic", "no leader", "leader gone", "no answer in time", "no such request", "refused"],
 )
-def test_what_keeps_a_request_from_its_coordinator_is_raised(cluster: Cluster, error: ErrorCode) -> None:
+def test_an_error_on_the_way_to_the_coordinator_is_raised(cluster: Cluster, error: ErrorCode) -> None:
     assert refusal(cluster) is error
 
 
-def test_a_list_is_to_be_asked_for_again_while_a_coordinator_of_the_node_starts() -> None:
+def test_a_list_fails_with_a_retriable_error_while_a_coordinator_starts() -> None:
     """Kafka's admin client gives up on a list after NOT_COORDINATOR."""
     cluster = Cluster(answer=CODEC.encode(RaykaError(ErrorCode.NOT_COORDINATOR)))
     with pytest.raises(RaykaError) as refused:

@@ -190,7 +190,7 @@ def test_attempts_to_open_a_log_on_a_full_disk_leave_no_descriptors(tmp_path: Pa
     assert failures > 0
 
 
-def test_what_was_read_at_the_start_survives_a_power_cut(tmp_path: Path) -> None:
+def test_metadata_that_was_read_at_the_start_survives_a_power_cut(tmp_path: Path) -> None:
     """The controller was killed between an append and its sync; the next one serves what it reads."""
     files = KilledAtSync()
     log = MetadataLog(str(tmp_path), NO_SNAPSHOTS, files)

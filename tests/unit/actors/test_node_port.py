@@ -110,7 +110,7 @@ def test_a_name_that_has_only_an_address_of_ipv6_can_be_listened_on(monkeypatch:
         assert reserved.getsockname()[0] == "::1"
 
 
-def test_of_brokers_that_start_at_the_same_moment_one_gets_the_port() -> None:
+def test_only_one_of_several_brokers_that_start_at_once_gets_the_port() -> None:
     together = threading.Barrier(4)
 
     def start() -> None:

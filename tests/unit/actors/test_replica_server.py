@@ -272,7 +272,7 @@ class UnreadableRecords(SlowDisk):
         return os.pread(descriptor, size, position)
 
 
-def test_records_that_somebody_could_not_read_are_read_by_the_leader_whose_directory_fails_with_them(
+def test_the_leader_reads_records_that_others_could_not_read_and_its_directory_fails(
     tmp_path: Path,
 ) -> None:
     """Gateways and clients read segments themselves, so an error of the disk shows there first."""

@@ -109,7 +109,7 @@ def test_acknowledgements_that_were_taken_stay_so_when_the_leader_fails_afterwar
     check(tmp_path, body)
 
 
-def test_of_two_fetches_of_one_member_the_first_stops_to_wait(tmp_path: Path) -> None:
+def test_a_second_fetch_of_a_member_ends_the_wait_of_the_first(tmp_path: Path) -> None:
     async def body(broker: LocalBroker, leaders: TwoLeaders, fetch: Any) -> None:
         first = asyncio.ensure_future(fetch())
         while leaders.asked < 4:

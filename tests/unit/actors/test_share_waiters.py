@@ -49,7 +49,7 @@ def play(scene: Callable[[Scene], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_one_fetch_of_each_group_is_woken_the_one_that_waited_longest() -> None:
+def test_the_fetch_of_a_group_that_waited_longest_is_woken() -> None:
     async def scene(scene: Scene) -> None:
         await scene.wait("a", HERE)
         await scene.wait("b", HERE)
@@ -66,7 +66,7 @@ def test_one_fetch_of_each_group_is_woken_the_one_that_waited_longest() -> None:
     play(scene)
 
 
-def test_what_one_fetch_can_t_use_is_offered_to_each_other_one_once() -> None:
+def test_records_that_a_woken_fetch_cannot_use_are_offered_to_each_other_fetch_once() -> None:
     async def scene(scene: Scene) -> None:
         for name in "abc":
             await scene.wait(name, HERE)

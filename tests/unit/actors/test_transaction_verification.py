@@ -90,7 +90,7 @@ def test_partitions_of_older_clients_are_verified_and_those_of_newer_ones_added(
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
-def test_what_no_coordinator_answers_is_an_error_of_each_partition(error: ErrorCode) -> None:
+def test_a_verification_without_an_answer_is_an_error_of_each_partition(error: ErrorCode) -> None:
     assert Answering(RaykaError(error)).verify(TransactionSupport.VERIFY) == [error] * 2
     assert Answering(TimeoutError()).verify(TransactionSupport.VERIFY) == [ErrorCode.REQUEST_TIMED_OUT] * 2
 

@@ -17,7 +17,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("on_a_terminal")
-def test_no_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answering_no_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(click, "confirm", lambda question, err: False)
     with pytest.raises(CliError, match="nothing was changed"):
         confirm("Delete topic events?", yes=False)

@@ -118,7 +118,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def test_it_starts_again_on_its_port_with_its_environment_and_its_log_files(machine: Machine) -> None:
+def test_a_gcs_restarts_on_its_port_with_its_environment_and_log_files(machine: Machine) -> None:
     server, first = machine.gcs_server()
     descriptors = len(os.listdir("/proc/self/fd"))
     kill(first)
@@ -150,12 +150,12 @@ def test_output_that_cannot_be_opened_again_is_dropped(machine: Machine) -> None
 
 
 @pytest.mark.parametrize(("storage", "outlives"), [("rocksdb", True), ("redis", True), ("memory", False)])
-def test_only_a_store_outlives_the_process(machine: Machine, storage: str, outlives: bool) -> None:
+def test_a_gcs_has_storage_only_with_rocksdb_or_redis(machine: Machine, storage: str, outlives: bool) -> None:
     server, _ = machine.gcs_server(storage)
     assert server.has_storage is outlives
 
 
-def test_one_that_keeps_dying_is_started_less_and_less_often_and_then_left(
+def test_a_gcs_that_keeps_dying_is_restarted_less_and_less_often_and_then_given_up(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
@@ -167,7 +167,7 @@ def test_one_that_keeps_dying_is_started_less_and_less_often_and_then_left(
     assert clock.delays == [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0, 2.0]
 
 
-def test_one_that_served_for_half_a_minute_starts_again_at_once(
+def test_a_gcs_that_served_for_half_a_minute_is_restarted_at_once(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)

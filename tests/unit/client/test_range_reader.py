@@ -110,7 +110,7 @@ def test_the_leader_is_asked_where_the_store_fails():
     assert positions(Reading(leaders, remote=lambda: remote).read()) == [0, 5, 10, 20, 30, 40, 50]
 
 
-def test_what_the_store_gave_ends_a_row_of_failures():
+def test_records_from_the_store_end_a_row_of_failures():
     leaders = ScriptedLeaders()
     leaders.local_log_start_offset = 20
     reading = Reading(leaders, remote=lambda: ScriptedRemote())

@@ -100,7 +100,7 @@ def test_each_record_is_answered_in_order_until_the_pool_closes(path: str) -> No
     assert pool.lost_after is None
 
 
-def test_what_an_actor_sent_before_it_died_arrives_before_its_loss(path: str) -> None:
+def test_acknowledgements_of_an_actor_that_died_arrive_before_its_loss(path: str) -> None:
     actor = Actor(path, stop_at=1)
 
     async def process() -> Pool:
@@ -118,7 +118,7 @@ def test_what_an_actor_sent_before_it_died_arrives_before_its_loss(path: str) ->
 
 
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
-def test_what_an_actor_sent_before_it_died_arrives_though_the_pool_writes_first(
+def test_acknowledgements_of_an_actor_that_died_arrive_after_a_failed_write(
     path: str, run: Callable[[Coroutine[Any, Any, Pool]], Pool]
 ) -> None:
     """The write fails, and that ends the connection before the loop has read from it."""
@@ -139,9 +139,7 @@ def test_what_an_actor_sent_before_it_died_arrives_though_the_pool_writes_first(
 
 
 @pytest.mark.parametrize("said", [b"", b"0123456789abcdeg", TOKEN[:5]])
-def test_a_stranger_that_connects_first_does_not_take_the_actor(
-    path: str, said: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_without_the_token_gets_no_answer(path: str, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says nothing, something else, or too little."""
     monkeypatch.setattr(record_socket, "_TOKEN_TIMEOUT_S", 0.2)
     actor = Actor(path)

@@ -123,7 +123,7 @@ async def lose_lease(cluster: Cluster, consumer: AsyncShareConsumer, offset: int
 
 
 @pytest.mark.parametrize(("count", "accepted", "lost"), [(1, 1, 0), (3, 2, 1)])
-def test_a_lease_that_was_lost_ends_no_pool_and_takes_no_other_acknowledgement(
+def test_a_lost_lease_neither_ends_the_pool_nor_loses_other_acknowledgements(
     cluster: Cluster, count: int, accepted: int, lost: int
 ) -> None:
     """With one record the pool itself gets it again, and processes it twice; with three it has no room for it."""
@@ -159,7 +159,7 @@ class Releasing(Accepting):
         return RecordAcknowledgement(AcknowledgeType.ACCEPT)
 
 
-def test_quick_records_are_given_together_and_those_that_came_back_alone(cluster: Cluster) -> None:
+def test_quick_records_are_sent_together_and_redelivered_ones_alone(cluster: Cluster) -> None:
     configure(cluster, **{"share.record.lock.duration.ms": "30000"})
     write(cluster, 50)
 
@@ -177,7 +177,7 @@ def test_quick_records_are_given_together_and_those_that_came_back_alone(cluster
 
 
 @pytest.mark.parametrize(("begun", "released"), [(1, 1), (2, 2)])
-def test_what_an_actor_had_begun_when_it_died_is_released_and_the_rest_goes_to_another(
+def test_records_that_a_dead_actor_had_begun_are_released_and_the_rest_goes_to_another(
     cluster: Cluster, begun: int, released: int
 ) -> None:
     configure(cluster, **{"share.record.lock.duration.ms": "30000"})
@@ -209,7 +209,7 @@ class Standing(Accepting):
 
 
 @pytest.mark.parametrize(("kind", "begun"), [(Standing, 1), (Accepting, 2)])
-def test_an_actor_that_takes_too_long_is_taken_for_dead(cluster: Cluster, kind: type[Accepting], begun: int) -> None:
+def test_an_actor_that_exceeds_max_processing_ms_is_killed(cluster: Cluster, kind: type[Accepting], begun: int) -> None:
     configure(cluster, **{"share.record.lock.duration.ms": "30000"})
     write(cluster, 2)
     workers = [kind(), Accepting()]
@@ -229,7 +229,7 @@ def test_an_actor_that_takes_too_long_is_taken_for_dead(cluster: Cluster, kind: 
     assert deliveries == {offset: 1 + (offset < begun) for offset in range(2)}
 
 
-def test_a_pause_of_the_program_ends_no_actor(cluster: Cluster) -> None:
+def test_a_pause_of_the_program_kills_no_actor(cluster: Cluster) -> None:
     configure(cluster, **{"share.record.lock.duration.ms": "30000"})
     write(cluster, 1)
 
@@ -248,7 +248,7 @@ def test_a_pause_of_the_program_ends_no_actor(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("refused", [{"actors": 0}, {"actors": 1, "max_processing_ms": 0}])
-def test_a_pool_that_can_not_work_is_refused(cluster: Cluster, refused: dict[str, int]) -> None:
+def test_a_pool_with_invalid_settings_is_refused(cluster: Cluster, refused: dict[str, int]) -> None:
     async def process() -> None:
         AsyncProcessingPool(member(cluster, AsyncShareConsumer), Accepting, **refused)
 

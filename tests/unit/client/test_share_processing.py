@@ -77,7 +77,7 @@ def test_a_record_is_rejected_whatever_the_text_of_its_error(
     assert list(consumer.commit().values()) == [None]
 
 
-def test_what_the_block_said_itself_counts(cluster: Cluster, consumer: ShareConsumer) -> None:
+def test_an_acknowledgement_inside_of_the_block_counts(cluster: Cluster, consumer: ShareConsumer) -> None:
     write(cluster, 2)
     first, second = take(consumer, 2)
     with consumer.processing(first):

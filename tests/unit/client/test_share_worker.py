@@ -96,7 +96,7 @@ async def turns() -> None:
 
 
 @pytest.mark.usefixtures("_elsewhere")
-def test_a_result_that_overtakes_the_one_before_is_not_taken_for_it() -> None:
+def test_a_result_that_overtakes_an_earlier_one_waits_for_it() -> None:
     """Ray fetches large results, as those with many tracebacks, later than small ones."""
     pool, handle = Pool(), Handle()
 

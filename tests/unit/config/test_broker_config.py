@@ -26,7 +26,7 @@ def test_ignored_names_differ_from_unknown_names() -> None:
     assert config.unknown == ("num.partitons",)
 
 
-def test_it_travels_between_processes() -> None:
+def test_a_pickled_config_is_the_same() -> None:
     config = BrokerConfig.parse({"num.partitions": "4"}).with_dynamic({"max.connections": "10"})
     copy = pickle.loads(pickle.dumps(config))
     assert dict(copy) == dict(config)

@@ -429,7 +429,7 @@ def test_a_restarted_coordinator_continues_from_its_log() -> None:
     assert shell.state() == "Stable"
 
 
-def test_what_is_described() -> None:
+def test_a_consumer_group_is_described_with_its_members() -> None:
     shell = new_shell()
     a = ConsumerClient(shell, "a", instance_id="i", rack_id="r")
     a.join()

@@ -64,7 +64,7 @@ def test_no_busy_poll_for_rare_or_large_requests_or_on_one_core() -> None:
     assert not poll_after_two_requests(WINDOW_S / 2, cores=1)[0].is_awake
 
 
-def test_it_gives_way_in_each_turn_until_it_may_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_core_is_yielded_in_each_turn_of_the_busy_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
     monkeypatch.setattr(os, "sched_yield", lambda: given.append(turns.now))
     _, turns = poll_after_two_requests(WINDOW_S / 2)

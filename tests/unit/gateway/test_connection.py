@@ -569,7 +569,7 @@ def test_a_connection_that_cannot_be_accepted_is_closed(caplog: pytest.LogCaptur
     run(check)
 
 
-def test_requests_behind_a_waiting_one_are_counted_and_still_answered_when_they_use_up_the_room() -> None:
+def test_requests_behind_a_waiting_one_are_counted_and_answered_when_memory_is_full() -> None:
     async def check(
         broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:

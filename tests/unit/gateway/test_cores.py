@@ -83,7 +83,7 @@ def test_the_own_group_has_a_path_for_each_controller_in_version_1(root: Path) -
     assert usable_cores() == 3
 
 
-def test_nobody_polls_within_a_limit_of_one_core(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_busy_poll_with_a_cpu_limit_of_one_core(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "cpu.max").write_text("100000 100000\n")
     turns: list[object] = []
     poll = BusyPoll(turns.append, clock=lambda: 0.0)

@@ -45,7 +45,7 @@ def test_a_full_fetch_with_a_session_replaces_it() -> None:
 
 
 @pytest.mark.parametrize("epoch", [2, 5, 2**31 - 1])
-def test_only_the_next_epoch_is_taken(epoch: int) -> None:
+def test_only_the_next_session_epoch_is_accepted(epoch: int) -> None:
     cache = sessions()
     session_id = opened(cache, 1, 0)
     assert cache.begin(session_id, epoch, [], [], False, 0).error is ErrorCode.INVALID_FETCH_SESSION_EPOCH
@@ -87,7 +87,7 @@ def test_after_an_error_the_reader_is_told_that_it_is_over() -> None:
     assert not fetch.admits(partition, FetchResult(0, 10, 10, 0))
 
 
-def test_who_got_records_is_read_last_next_time() -> None:
+def test_a_partition_that_returned_records_is_read_last_next_time() -> None:
     cache = sessions()
     full = cache.begin(0, 0, partitions(3), [], False, 0)
     fetch = cache.begin(full.session_id, 1, [], [], False, 0)
@@ -125,6 +125,6 @@ def test_a_larger_session_takes_the_place_of_a_smaller_one_that_lasted() -> None
     assert cache.begin(large, 2, [], [], False, now_ms + 1).error is ErrorCode.NONE
 
 
-def test_without_slots_every_fetch_stands_alone() -> None:
+def test_without_free_session_slots_every_fetch_is_sessionless() -> None:
     cache = sessions(slots=0)
     assert opened(cache, 3, 0) == 0

@@ -119,7 +119,7 @@ def affinity_of(moves: int = 0) -> Affinity:
     return Affinity(broker, moves)
 
 
-def test_only_requests_for_one_process_in_a_row_move_a_connection_and_each_move_takes_more() -> None:
+def test_consecutive_requests_for_one_process_move_a_connection_and_each_move_needs_more() -> None:
     affinity = affinity_of()
     for topic in ["a"] * 7 + ["b"] * 7 + ["here"] + ["a"] * 7:
         affinity.follow([TopicPartition(topic, 0), TopicPartition(topic, 1)])

@@ -115,7 +115,7 @@ def test_addresses_do_not_disturb_each_other() -> None:
     assert usage.connections_from("10.1.0.7") == 0
 
 
-def test_the_file_of_the_counts_has_all_of_its_blocks_so_that_a_full_disk_does_not_kill_the_process(
+def test_the_file_of_counts_is_fully_allocated(
     tmp_path: Path,
 ) -> None:
     usage = NodeUsage(str(tmp_path / "node" / "usage"))

@@ -305,7 +305,7 @@ def encryption(side: int) -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("takes_all", [True, False])
-def test_waiting_for_a_slow_client_is_progress_while_it_takes_something_and_costs_a_descriptor_until_it_ends(
+def test_a_slow_client_makes_progress_while_it_reads_and_costs_a_second_descriptor(
     tmp_path: Path, takes_all: bool
 ) -> None:
     async def check(listener: Listener, broker: LocalBroker) -> None:

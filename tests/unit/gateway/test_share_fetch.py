@@ -155,7 +155,7 @@ def test_a_fetch_waits_for_records(tmp_path: Path) -> None:
     check(tmp_path, body)
 
 
-def test_of_two_fetches_that_wait_the_one_that_can_use_the_records_gets_them(tmp_path: Path) -> None:
+def test_records_go_to_the_waiting_fetch_that_can_use_them(tmp_path: Path) -> None:
     async def body(client: WireClient, broker: LocalBroker) -> None:
         partition = ShareFetchPartition(TopicPartition("t", 0), broker.image.topics["t"].topic_id.bytes)
         wants_more = ShareFetchParams("g", "many", 20.0, 1 << 20, 2 << 20, max_records=500)

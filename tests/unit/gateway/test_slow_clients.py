@@ -83,9 +83,7 @@ def test_a_hundred_clients_that_ask_for_55_mb_and_read_nothing_cost_little_memor
 
 
 @pytest.mark.parametrize("min_bytes", [1, RESPONSE_BYTES])
-def test_what_other_nodes_send_is_counted_while_it_waits_for_clients_that_read_nothing(
-    min_bytes: int, tmp_path: Path
-) -> None:
+def test_records_of_other_nodes_are_counted_until_a_client_has_read_them(min_bytes: int, tmp_path: Path) -> None:
     """These records come as bytes, so a response has 4 MB of them at most, and all of them are in the node's limit.
 
     That is so whatever the clients wait for.

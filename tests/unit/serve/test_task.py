@@ -19,7 +19,7 @@ RETRIES = 3
 
 
 @pytest.mark.parametrize("status", [Status.PENDING, Status.RETRY])
-def test_a_task_is_run_once_and_then_as_often_as_it_may_be_tried_again(status: Status) -> None:
+def test_a_task_is_run_once_and_then_retried_max_retries_times(status: Status) -> None:
     deliveries = range(1, delivery_limit(RETRIES) + 1)
     verdicts = [verdict(status, number, RETRIES, has_handler=True) for number in deliveries]
     assert verdicts == [Verdict.RUN] * (1 + RETRIES) + [Verdict.GIVE_UP] * 3
@@ -35,7 +35,7 @@ def test_a_task_without_a_handler_is_refused() -> None:
     assert verdict(Status.PENDING, 1, RETRIES, has_handler=False) is Verdict.REFUSE
 
 
-def test_retries_are_what_the_configuration_says_as_far_as_a_share_group_allows() -> None:
+def test_max_retries_is_bounded_by_the_delivery_limit_of_share_groups() -> None:
     assert [retries_of(None), retries_of(0), retries_of(5)] == [MAX_RETRIES, 0, 5]
     for wrong in (-1, MAX_RETRIES + 1):
         with pytest.raises(ValueError, match="max_retries"):
@@ -46,7 +46,7 @@ def test_the_delay_before_a_retry_doubles_up_to_a_minute() -> None:
     assert [retry_delay_ms(number) for number in (1, 2, 3, 7, 100)] == [1000, 2000, 4000, 60_000, 60_000]
 
 
-def test_replicas_follow_the_work_and_none_is_left_without_any() -> None:
+def test_replicas_scale_with_the_workload_and_down_to_none() -> None:
     assert desired_replicas(0, 0, 2) == 0
     assert desired_replicas(1, 0, 2) == 1
     assert desired_replicas(10, 1, 2) == 5

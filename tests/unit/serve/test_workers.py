@@ -180,7 +180,7 @@ def test_a_task_that_was_delivered_again_after_it_ended_is_not_run_again(tasks: 
     assert tasks.ended("twice") == [(Status.SUCCESS, "first")]
 
 
-def test_a_task_with_the_id_of_one_that_has_ended_is_not_run_though_a_worker_waits_for_it(tasks: Tasks) -> None:
+def test_a_task_with_the_id_of_an_ended_one_is_not_run(tasks: Tasks) -> None:
     ran: list[int] = []
     tasks.start(1, note=ran.append)
     tasks.enqueue("twice", "note", 1)
@@ -191,9 +191,7 @@ def test_a_task_with_the_id_of_one_that_has_ended_is_not_run_though_a_worker_wai
     assert ran == [1]
 
 
-def test_a_new_task_that_a_worker_waits_for_starts_and_ends_without_a_look_at_the_results(
-    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_task_runs_without_reading_the_results(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks.start(1, double=lambda number: 2 * number)
     tasks.await_idle()
     with monkeypatch.context() as patch:
@@ -204,7 +202,7 @@ def test_a_new_task_that_a_worker_waits_for_starts_and_ends_without_a_look_at_th
 
 
 @pytest.mark.parametrize("tasks", [0, 1], indirect=True)
-def test_a_task_that_another_worker_has_ended_meanwhile_does_not_fail_though_it_was_new(tasks: Tasks) -> None:
+def test_a_failure_does_not_replace_the_result_of_another_worker(tasks: Tasks) -> None:
     """As when the leader of the queue dies: the next one delivers the task again, which is still running here."""
 
     def fail() -> None:
@@ -314,7 +312,7 @@ def test_a_result_of_many_megabytes_is_stored_and_one_that_is_too_large_fails_at
     assert sorted(sizes) == [3 << 20, 5 << 20]
 
 
-def test_an_error_with_a_text_of_megabytes_is_not_taken_for_the_death_of_the_workers(
+def test_a_task_that_fails_with_megabytes_of_text_keeps_its_own_error(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rayka.serve.worker.retry_delay_ms", lambda count: 0)

@@ -22,7 +22,7 @@ def test_a_task_of_an_earlier_transaction_writes_no_more() -> None:
     assert claims.claim(SECOND, 0)
 
 
-def test_an_actor_that_has_started_again_lets_no_task_write_until_another_transaction_begins() -> None:
+def test_a_restarted_actor_refuses_claims_until_the_next_transaction() -> None:
     """It does not know any more who has written."""
     claims = WriteClaims()
     assert not claims.claim(FIRST, 0)

@@ -32,7 +32,7 @@ class Kept:
             raise self.error
 
 
-def test_a_sink_that_fails_to_close_keeps_neither_the_checkpoint_nor_other_sinks(tmp_path):
+def test_the_checkpoint_and_other_sinks_are_closed_although_a_sink_fails_to_close(tmp_path):
     sinks = [Kept(RuntimeError("Ray is gone")), Kept(), Kept(RuntimeError("Ray is gone"))]
 
     def write(df, batch_id):

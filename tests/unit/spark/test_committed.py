@@ -41,13 +41,13 @@ def test_a_batch_of_a_checkpoint_that_was_copied_or_restored_is_refused(copied: 
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_records_of_a_partition_that_the_batch_did_not_have_are_never_passed_over() -> None:
+def test_a_batch_that_was_planned_again_with_a_new_partition_is_refused() -> None:
     """A checkpoint that was restored has planned its number again, now that there is one more partition."""
     with pytest.raises(RaykaError, match="copied or restored"):
         BATCH_4.are_committed({FIRST: COMMITTED[FIRST]})
 
 
-def test_a_batch_of_which_retention_has_taken_a_partition_since_its_commit_is_the_same() -> None:
+def test_a_committed_batch_is_recognised_after_retention_emptied_a_partition() -> None:
     """With `on_data_loss="skip"` it comes again with nothing of that partition, from where its log now begins."""
     assert planned(4, 12, empty=(FIRST,)).are_committed(COMMITTED)
     others = planned(4, 12, 8, empty=(FIRST,)), planned(4, 5, empty=(FIRST,)), planned(4, 12, empty=(SECOND,))
@@ -57,7 +57,7 @@ def test_a_batch_of_which_retention_has_taken_a_partition_since_its_commit_is_th
 
 
 @pytest.mark.parametrize("metadata", ["", "text", "{}", "[]", "null"])
-def test_offsets_that_others_have_committed_are_no_answer(metadata: str) -> None:
+def test_offsets_committed_by_other_programs_are_refused(metadata: str) -> None:
     """Without the number nobody knows whether the batch is there: neither is it passed over nor written twice."""
     foreign = {FIRST: OffsetAndMetadata(0, metadata)}
     with pytest.raises(RaykaError, match="delete the group") as refused:

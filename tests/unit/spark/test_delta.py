@@ -18,7 +18,7 @@ from rayka.spark.running import BatchIdentity, RunningBatch, run_batch
 BATCH = BatchIdentity("s", 7, {"clicks": {"0": [5, 9]}})
 
 
-def test_statements_and_writers_are_told_the_same_of_a_batch() -> None:
+def test_statements_and_writers_identify_a_batch_in_the_same_way() -> None:
     metadata = '{"stream_id": "s", "batch_id": 7, "offsets": {"clicks": {"0": [5, 9]}}}'
     assert Commit(BATCH, 0).options() == {"txnAppId": "s", "txnVersion": "7", "userMetadata": metadata}
     assert Commit(BATCH, 0).settings() == {
@@ -46,7 +46,7 @@ def test_a_table_is_created_once_for_its_stream() -> None:
     )
 
 
-def test_rows_are_merged_by_their_key_and_deleted_where_the_value_is_gone() -> None:
+def test_rows_are_merged_by_key_and_deleted_rows_removed() -> None:
     assert merge_statement("/data/t", "batch", ["key", "a b"]) == (
         "MERGE INTO delta.`/data/t` t USING batch s ON t.key = s.key WHEN MATCHED AND s._rayka_deleted THEN DELETE"
         " WHEN MATCHED THEN UPDATE SET t.`key` = s.`key`, t.`a b` = s.`a b`"
@@ -72,7 +72,7 @@ def test_a_table_is_where_its_path_says(given: str, path: str) -> None:
     assert delta_sink(given)._path == path.format(cwd=Path.cwd())
 
 
-def test_behind_a_frame_that_could_not_be_made_the_table_takes_no_other(tmp_path: Path) -> None:
+def test_a_table_refuses_frames_after_one_that_could_not_be_made(tmp_path: Path) -> None:
     """It would get the number of that one, which is then left out when the batch comes again."""
 
     def fail(df: object) -> None:

@@ -110,7 +110,7 @@ def rows_of(spark: Spark) -> list[str]:
     return spark.table.rows
 
 
-def test_a_table_that_was_deleted_under_a_stream_is_made_again_and_belongs_to_it() -> None:
+def test_a_table_that_was_deleted_is_created_again_for_its_stream() -> None:
     spark, sink = Spark(), delta_sink(PATH)
     write(spark, "s", 0, "first", sink)
     spark.table = None
@@ -120,7 +120,7 @@ def test_a_table_that_was_deleted_under_a_stream_is_made_again_and_belongs_to_it
         write(spark, "other", 0, "third")
 
 
-def test_a_stream_does_not_write_to_a_table_that_another_made_in_the_place_of_its_own() -> None:
+def test_a_stream_refuses_a_table_that_another_stream_created_in_place_of_its_own() -> None:
     spark, sink = Spark(), delta_sink(PATH)
     write(spark, "s", 0, "first", sink)
     spark.table = None
@@ -131,7 +131,7 @@ def test_a_stream_does_not_write_to_a_table_that_another_made_in_the_place_of_it
     assert rows_of(spark) == ["second"]
 
 
-def test_sinks_from_before_and_after_a_table_was_made_again_number_their_frames_together() -> None:
+def test_frames_are_numbered_across_sinks_after_a_table_was_created_again() -> None:
     spark, before = Spark(), delta_sink(PATH)
     write(spark, "s", 0, "first", before)
     spark.table = None
@@ -158,7 +158,7 @@ def test_a_batch_whose_first_frame_was_deleted_with_the_table_comes_again() -> N
 @pytest.mark.parametrize(
     ("is_there", "moment"), [*((False, moment) for moment in range(3)), *((True, moment) for moment in range(4))]
 )
-def test_of_two_streams_that_meet_a_table_at_the_same_moment_one_gets_it(is_there: bool, moment: int) -> None:
+def test_a_table_that_two_streams_claim_at_once_belongs_to_one(is_there: bool, moment: int) -> None:
     """The other one comes before each statement of the first; it is a new table, or one that belongs to nobody."""
     spark, statements = Spark(), list[str]()
     if is_there:
@@ -186,7 +186,7 @@ def test_of_two_streams_that_meet_a_table_at_the_same_moment_one_gets_it(is_ther
     assert rows_of(spark) == [f"of {owner}"]
 
 
-def test_what_keeps_a_table_from_being_made_is_raised() -> None:
+def test_an_error_of_creating_the_table_is_raised() -> None:
     spark = Spark()
 
     def fail(statement: str) -> None:

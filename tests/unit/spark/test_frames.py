@@ -19,7 +19,7 @@ def test_frames_of_a_table_are_numbered_in_their_order() -> None:
     assert numbers == [0, 1, 0, 2]
 
 
-def test_behind_a_frame_that_has_failed_no_other_takes_its_number() -> None:
+def test_after_a_failed_frame_the_next_one_is_refused() -> None:
     frames = Frames()
     with pytest.raises(OSError, match="full"), frames.next("clicks"):
         raise OSError("the disk is full")
@@ -30,7 +30,7 @@ def test_behind_a_frame_that_has_failed_no_other_takes_its_number() -> None:
         assert number == 0
 
 
-def test_threads_whose_order_is_a_matter_of_chance_are_refused() -> None:
+def test_frames_of_two_threads_are_refused() -> None:
     frames = Frames()
     with frames.next("clicks"):
         pass
@@ -43,7 +43,7 @@ def test_threads_whose_order_is_a_matter_of_chance_are_refused() -> None:
         pool.submit(write).result()
 
 
-def test_a_thread_that_gets_the_id_of_an_earlier_one_is_another() -> None:
+def test_a_thread_with_the_id_of_an_earlier_one_is_told_from_it() -> None:
     frames, refused = Frames(), []
 
     def write() -> None:
@@ -60,7 +60,7 @@ def test_a_thread_that_gets_the_id_of_an_earlier_one_is_another() -> None:
     assert refused == [ErrorCode.INVALID_REQUEST]
 
 
-def test_behind_a_frame_that_could_not_be_made_no_other_takes_its_number() -> None:
+def test_after_a_frame_that_could_not_be_made_the_next_one_is_refused() -> None:
     frames = Frames()
     with pytest.raises(OSError, match="full"), frames.attempt("the path"):
         raise OSError("the disk is full")
@@ -68,7 +68,7 @@ def test_behind_a_frame_that_could_not_be_made_no_other_takes_its_number() -> No
         pass
 
 
-def test_a_second_frame_is_refused_before_its_rows_are_left_out() -> None:
+def test_a_second_frame_is_refused_and_not_skipped() -> None:
     frames = Frames()
     with pytest.raises(OSError, match="full"), frames.only("pages"):
         raise OSError("the disk is full")

@@ -132,14 +132,14 @@ def test_a_fraction_is_not_cut_off_to_fit_a_column_of_integers(column, value, wh
 
 
 @pytest.mark.parametrize("name", ["items", "first", "tags"])
-def test_what_is_more_than_one_value_needs_a_column_of_its_kind(name):
+def test_lists_maps_and_messages_cannot_be_columns_of_strings(name):
     texts = protobuf_values(StructType([StructField(name, StringType())]), DESCRIPTORS, "shop.Order", on_error="null")
     with pytest.raises(RaykaError, match="can't be a column of string") as refused:
         texts.decode(pa.record_batch({"value": pa.array([FULL], pa.binary())}))
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_what_is_no_message_fails_or_is_null():
+def test_a_value_that_is_not_a_message_fails_or_is_null():
     assert decode([FULL, b"\xff\xff", FULL], on_error="null") == [ROW, NULLS, ROW]
     with pytest.raises(RaykaError, match="not Protobuf of the given schema") as failed:
         decode([b"\xff\xff"])

@@ -47,7 +47,7 @@ def test_a_batch_that_comes_again_with_other_offsets_is_refused() -> None:
     ],
     ids=["retention has taken some", "retention has taken all", "the topic was created again", "it was deleted"],
 )
-def test_a_batch_of_which_records_were_lost_since_it_was_written_is_the_same(left: tuple[OffsetRange, ...]) -> None:
+def test_a_written_batch_is_recognised_after_records_were_lost(left: tuple[OffsetRange, ...]) -> None:
     """With `on_data_loss="skip"` it comes again without them."""
     with run_batch(RunningBatch("s", left)):
         batch_of(None, 7).require_same({"clicks": {"0": [5, 9], "1": [2, 4]}}, "/data/t")
@@ -64,7 +64,7 @@ def test_a_batch_of_which_records_were_lost_since_it_was_written_is_the_same(lef
         (OffsetRange("clicks", 0, 5, 9), OffsetRange("pages", 0, 0, 1)),
     ],
 )
-def test_a_batch_with_records_that_were_not_written_is_never_passed_over(left: tuple[OffsetRange, ...]) -> None:
+def test_a_batch_with_records_that_were_not_written_is_never_skipped(left: tuple[OffsetRange, ...]) -> None:
     with run_batch(RunningBatch("s", left)):
         batch = batch_of(None, 7)
     for written in ({"clicks": {"0": [5, 9]}}, {}, None, [{"clicks": {"0": 9}}]):

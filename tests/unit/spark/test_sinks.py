@@ -45,7 +45,7 @@ def test_a_path_belongs_to_the_stream_that_takes_it(
     assert os.listdir(tmp_path / "pages") == ["_stream.json"]
 
 
-def test_of_two_streams_that_meet_a_path_at_the_same_moment_one_gets_it(tmp_path: Path) -> None:
+def test_a_path_that_two_streams_claim_at_once_belongs_to_one(tmp_path: Path) -> None:
     """The other one comes after this one has seen that the path is free."""
     sink, other = ParquetSink(tmp_path, None), ParquetSink(tmp_path, None)
 

@@ -76,7 +76,7 @@ def test_a_tombstone_stays_for_delete_retention_ms_after_it_was_first_met(tmp_pa
         assert (2 in read(log)) is is_there
 
 
-def test_what_is_newer_than_min_compaction_lag_ms_stays(tmp_path: Path) -> None:
+def test_records_newer_than_min_compaction_lag_ms_stay(tmp_path: Path) -> None:
     log = open_compacted(tmp_path, min_compaction_lag_ms=1000)
     write(log, (b"a", b"1"), timestamp=NOW_MS - 5000)
     close_segment(log)
@@ -273,7 +273,7 @@ def test_a_base_offset_that_a_disk_has_changed_ends_the_round(
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 3])
-def test_what_is_being_replaced_is_not_cut(tmp_path: Path, offset: int) -> None:
+def test_segments_that_are_being_replaced_cannot_be_truncated(tmp_path: Path, offset: int) -> None:
     log = open_compacted(tmp_path)
     for _ in range(2):
         write(log, (b"a", b"1"))
@@ -293,7 +293,7 @@ def test_what_is_being_replaced_is_not_cut(tmp_path: Path, offset: int) -> None:
     assert log.log_end_offset == offset
 
 
-def test_what_is_being_replaced_is_not_deleted_before_its_files_have_their_names(tmp_path: Path) -> None:
+def test_segments_that_are_being_replaced_are_deleted_only_after_their_files_are_renamed(tmp_path: Path) -> None:
     """Else they would get those names after the deletion, and come back with the next start."""
     log = open_compacted(tmp_path, cleanup_policy=("compact", "delete"), retention_ms=1, file_delete_delay_ms=0)
     write(log, (b"a", b"1"))

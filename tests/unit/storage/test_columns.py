@@ -72,7 +72,7 @@ def test_an_unknown_column_is_named() -> None:
 
 
 @pytest.mark.parametrize("empty", [b"", bytearray(), build_batch(RECORDS)[:-1]])
-def test_nothing_gives_no_rows(empty: bytes) -> None:
+def test_an_empty_buffer_gives_no_rows(empty: bytes) -> None:
     columns = read(empty)
     assert columns.num_rows == 0
     assert columns.schema == SCHEMA
@@ -195,7 +195,7 @@ def test_a_limited_read_ends_with_a_batch_and_the_next_continues_there(codec: Co
     assert offset == batches * batch_records
 
 
-def test_of_nothing_no_record_and_no_progress_is_read() -> None:
+def test_an_empty_buffer_gives_no_record_and_no_progress() -> None:
     columns = read_columns(build_batch(RECORDS)[:-1], topic="orders", partition=3, start_offset=7)
     assert (columns.batch.num_rows, columns.next_offset, columns.size_in_log) == (0, 7, 0)
 

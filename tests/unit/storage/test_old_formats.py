@@ -144,7 +144,7 @@ class TestUpConversion:
     def test_zstd_is_not_a_codec_of_these_formats(self, magic: int) -> None:
         assert refused(encode(MESSAGES[0], magic, Codec.ZSTD)) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
-    def test_what_a_set_decompresses_to_is_bounded(self, magic: int) -> None:
+    def test_the_decompressed_size_of_a_message_set_is_bounded(self, magic: int) -> None:
         large = compressed_set([Message(0, NOW, None, bytes(3 << 20))], magic, Codec.GZIP)
         assert len(large) < 10_000
         with pytest.raises(RaykaError) as raised:

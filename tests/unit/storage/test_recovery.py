@@ -345,7 +345,7 @@ def test_a_retry_after_a_power_cut_is_known_though_the_log_was_cut_before_retent
     assert again.append_as_leader(batch(b"value", **producer), 0, NOW_MS).is_duplicate
 
 
-def test_what_recovery_finds_out_about_producers_outlasts_a_second_power_cut(tmp_path: Path) -> None:
+def test_producer_state_that_recovery_rebuilt_survives_a_second_power_cut(tmp_path: Path) -> None:
     producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     files = CrashingFiles()
     log = open_log(tmp_path, files=files)

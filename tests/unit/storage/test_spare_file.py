@@ -101,7 +101,7 @@ def test_the_first_roll_of_a_log_makes_no_file_either(tmp_path: Path) -> None:
     assert files.made == []
 
 
-def test_who_flushes_hears_of_every_roll(tmp_path: Path) -> None:
+def test_each_roll_is_reported_to_the_group_commit(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=200)
     rolls: list[int] = []
     log.when_rolled(lambda: rolls.append(len(log.segments)))

@@ -159,7 +159,7 @@ def test_a_write_that_can_not_be_appended_changes_nothing() -> None:
     assert shell.core.durable() == before
 
 
-def test_what_lies_before_the_oldest_snapshot_is_deleted() -> None:
+def test_records_before_the_oldest_snapshot_are_deleted() -> None:
     shell = ShareShell()
     shell.initialize(partition=0)
     shell.initialize(partition=1)

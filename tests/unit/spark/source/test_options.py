@@ -53,7 +53,7 @@ def test_offsets_are_given_for_each_partition():
     assert batch(endingOffsets='{"clicks": {"0": 50, "1": -1}}').ending == {"clicks": {0: 50, 1: -1}}
 
 
-def test_timestamps_go_before_offsets_and_must_match_a_record_unless_told_otherwise():
+def test_timestamps_take_precedence_over_offsets_and_must_match_a_record_by_default():
     by_time = '{"clicks": {"0": 1000}}'
     both = {"startingOffsets": "earliest", "startingOffsetsByTimestamp": by_time}
     assert batch(**both).starting == {"clicks": {0: Timestamp(1000, required=True)}}

@@ -53,7 +53,7 @@ def test_a_position_behind_an_open_transaction_stays_where_it_is():
     assert losses == []
 
 
-def test_a_batch_goes_from_the_last_one_to_the_end_and_takes_new_partitions_from_their_beginning():
+def test_a_batch_starts_where_the_last_one_ended_and_new_partitions_at_their_beginning():
     found, losses = next_ranges(read_to(5, 8), topic((0, 9), (2, 8), (0, 4)), None, ends_there)
     assert bounds_of(found) == [(0, 5, 9), (1, 8, 8), (2, 0, 4)]
     assert losses == []
