@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 _FEW = 64
-"""So many places may be out of use in any queue."""
+"""How many cancelled entries any queue may keep, however few others it has."""
 
 K = TypeVar("K")
 

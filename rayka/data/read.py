@@ -31,7 +31,7 @@ _ANYWHERE: list[dict[str, Any]] = [{"label_selector": {}}]
 _RECORD_BYTES = 200
 """What a record is taken to need in memory, which nobody knows before it has been decoded."""
 _BLOCKS_PER_TASK = 32
-"""So many blocks of every task that may run at once are to fit into the object store."""
+"""How many blocks of each task that may run at once must fit into the object store."""
 _MIN_BLOCK_BYTES = 1024 * 1024
 
 

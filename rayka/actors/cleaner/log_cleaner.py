@@ -97,7 +97,7 @@ class LogCleaner:
             failed = len(self._failed_logs)
 
     async def clean_one(self) -> bool:
-        """Clean the dirtiest log that should be cleaned, if there is one and a slot is free; whether that was done."""
+        """Clean the dirtiest log that should be cleaned, if a slot is free; return whether one was cleaned."""
         async with self._working:
             dirtiest = None if self._is_stopped else await self._dirtiest()
             if dirtiest is None:
@@ -168,7 +168,7 @@ class LogCleaner:
         )
 
     async def _clean(self, dirtiness: Dirtiness) -> bool:
-        """One round; whether it got to its end."""
+        """Carry out one round; return whether it got to its end."""
         log, started, end = dirtiness.log, time.monotonic(), None
         try:
             aborted = await self._prepare(dirtiness)

@@ -38,7 +38,7 @@ class CleaningFailure:
 
 @dataclass(frozen=True, slots=True)
 class CleaningEvent:
-    """One of these."""
+    """What the cleaner process reports: a complete segment, the end of the round, or its failure."""
 
     segment: CleanedSegment | None = None
     end: RoundEnd | None = None

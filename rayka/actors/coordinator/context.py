@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _LOGGED_RECORDS = 10
 _TURN_S = 0.01
 _LOAD_TURN_S = 0.001
-"""After so long a coordinator that loads lets others have their turn."""
+"""How long a coordinator loads before other requests are served."""
 _EFFECT_RETRY_S = 0.5
 
 T = TypeVar("T")

@@ -80,7 +80,7 @@ def _claim(host: str, port: int) -> socket.socket:
     try:
         claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         claimed.bind(address)
-        _hear_nobody(claimed)
+        _drop_packets(claimed)
         claimed.listen()
         claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -91,7 +91,7 @@ def _claim(host: str, port: int) -> socket.socket:
     return claimed
 
 
-def _hear_nobody(listening: socket.socket) -> None:
+def _drop_packets(listening: socket.socket) -> None:
     """Let the kernel drop every packet to this socket, where it can (Linux)."""
     if sys.platform == "linux":
         program = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))

@@ -197,7 +197,7 @@ class PartitionActor:
         return remote_log
 
     def _begin_writing(self, roles: ReplicaRoles) -> None:
-        """A disk that takes nothing is left to the monitor; reads are served meanwhile."""
+        """Begin to append. If the disk refuses that, its monitor tries again later, and reads are served meanwhile."""
         try:
             roles.set_strays_aside(self._watch.image)
             self._directory.opened()
@@ -325,7 +325,7 @@ class PartitionActor:
 
 
 def is_taken_for_dead(registration: ActorRegistration, image: MetadataImage) -> bool:
-    """Whether the image has this process, which runs, as offline."""
+    """Whether the image says that this running process is offline."""
     actor = image.actors.get(registration.name)
     return actor is not None and not actor.online and actor.incarnation == registration.incarnation
 

@@ -15,7 +15,7 @@ from rayka.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 32
-"""So many partitions are flushed in one round, so that the loop is never long at their beginnings and ends."""
+"""The most partitions of one round, so that its beginning and its end never block the loop for long."""
 
 
 class GroupCommit:

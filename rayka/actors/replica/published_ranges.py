@@ -40,13 +40,13 @@ _DECODERS = 2
 _TABLE_BYTES = 32 * 1024 * 1024
 _MIN_TABLE_BYTES = 1024 * 1024
 _MIN_TABLES = 16
-"""For so many there is to be room: each reader has two in hand and asks for the next two meanwhile."""
+"""The cache has room for at least this many tables: each reader has two in hand and asks for the next two meanwhile."""
 _MAX_LOG_BYTES = 32 * 1024 * 1024
 _TABLES_PER_ANSWER = 2
 _PART_OF_STORE = 0.45
 """Ray begins to write objects to disk at 80 %; Ray Data's blocks take up to 50 % where their reader is slower."""
 _LEFT_BYTES = 64 * 1024 * 1024
-"""Of a small store so much is left to others, down to a tenth: where Ray has to spill for each table all wait."""
+"""How much of a small store is left to others, up to nine tenths: where Ray has to spill for each table, all wait."""
 _FIRST_RATIO = 8.0
 """How much larger than its log a table is taken to be, before one of the partition has been made."""
 

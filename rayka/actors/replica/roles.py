@@ -32,7 +32,7 @@ from rayka.types import TopicIdPartition, TopicPartition
 logger = logging.getLogger(__name__)
 
 _CONFIGURED_A_TURN = 50
-"""So many logs take up new configs before requests are served again."""
+"""How many logs take up new configs before other requests are served."""
 
 
 class ReplicaRoles:

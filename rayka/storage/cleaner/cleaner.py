@@ -137,20 +137,20 @@ class Cleaner:
                 if status == batches.SPECIAL:
                     status, position = self._index_special(segment, chunk, position, transactions, latest)
                 if status == batches.FULL:
-                    return self._has_begun()
+                    self._require_progress()
+                    return False
                 if status == batches.CORRUPT:
                     raise self._corrupt(segment, chunk.position + position)
             self._consumed = position
         return True
 
-    def _has_begun(self) -> bool:
-        """A map that is too small for the first batch would never get anywhere."""
+    def _require_progress(self) -> None:
+        """Raises INVALID_CONFIG for a map that is too small for the first batch: no round would ever clean anything."""
         if self._map.latest_offset < self._plan.first_dirty_offset:
             raise RaykaError(
                 ErrorCode.INVALID_CONFIG,
                 f"log.cleaner.dedupe.buffer.size has no room for the keys of one batch of {self._plan.directory}",
             )
-        return False
 
     def _index_special(
         self, segment: SourceSegment, chunk: _Chunk, position: int, transactions: CleanedTransactions, latest: Longs
@@ -182,16 +182,11 @@ class Cleaner:
         size = entries = 0
         for segment in segments:
             most_entries = segment.size // max(self._plan.index_interval_bytes, RECORD_BATCH_OVERHEAD) + 1
-            fits = (
-                (
-                    size + segment.size <= self._plan.segment_size
-                    and (entries + most_entries) * _INDEX_ENTRY_BYTES <= self._plan.segment_index_bytes
-                    and (not segment.size or segment.end_offset - 1 - group[0].base_offset <= MAX_RELATIVE_OFFSET)
-                )
-                if group
-                else True
-            )
-            if not fits:
+            if group and not (
+                size + segment.size <= self._plan.segment_size
+                and (entries + most_entries) * _INDEX_ENTRY_BYTES <= self._plan.segment_index_bytes
+                and (not segment.size or segment.end_offset - 1 - group[0].base_offset <= MAX_RELATIVE_OFFSET)
+            ):
                 yield group
                 group, size, entries = [], 0, 0
             group.append(segment)

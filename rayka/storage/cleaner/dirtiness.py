@@ -28,7 +28,7 @@ class Dirtiness(NamedTuple):
     is_overdue: bool
     """Whether a dirty record is older than `max.compaction.lag.ms`."""
     truncations: int
-    """Those of the log at this moment."""
+    """How often the log has been truncated until now."""
 
     @property
     def ratio(self) -> float:

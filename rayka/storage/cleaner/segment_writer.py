@@ -50,7 +50,7 @@ class SegmentWriter:
         self.size = 0
 
     def begin(self, progress: Longs) -> None:
-        """Let `progress` be that of a segment without batches."""
+        """Reset `progress` to that of a segment without batches."""
         progress[[OUT, ENTRIES, SEGMENT_SIZE, SINCE_ENTRY, POSITION]] = 0
         progress[MAX_TIMESTAMP], progress[OFFSET_OF_MAX] = NO_TIMESTAMP, self.base_offset
 

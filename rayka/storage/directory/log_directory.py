@@ -40,7 +40,7 @@ OFFSET_FILES = RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, HIGH_WATERMARKS_FIL
 _CLEAN_SHUTDOWN = b'{"version":0,"brokerEpoch":-1}'
 PROBE_FILE = ".probe"
 PROBE_BYTES = 1 << 20
-"""So much room must be there before appends are taken again."""
+"""How much free space there must be before appends are accepted again."""
 
 
 class LogDirectory:

@@ -97,7 +97,7 @@ class LogReads(LogState):
 
     @storing
     def aborted_before(self, end_offset: int) -> tuple[AbortedTxn, ...]:
-        """Of the transactions that were aborted in the local segments, those that began before `end_offset`."""
+        """The transactions that were aborted in the local segments and began before `end_offset`."""
         found = []
         for aborted in self._aborted_from(self.local_log_start_offset):
             if aborted.first_offset < end_offset:

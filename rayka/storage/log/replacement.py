@@ -79,7 +79,7 @@ class LogReplacement(LogState):
 
     @property
     def active_producers(self) -> dict[int, tuple[int, int]]:
-        """Of each producer the last offset of its data, -1 if no batch of it is remembered, and its epoch."""
+        """For each producer the last offset of its data, -1 if no batch of it is remembered, and its epoch."""
         return {
             producer_id: (entry.last_offset, entry.producer_epoch)
             for producer_id, entry in self._producers.entries.items()

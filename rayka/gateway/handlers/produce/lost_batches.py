@@ -39,7 +39,7 @@ class _LostBatch(NamedTuple):
 
 
 class LostBatches:
-    """Of each producer and partition on one connection, the first batch that the leader did not take. False if none."""
+    """The first batch of each producer and partition of a connection that the leader did not take. False if empty."""
 
     __slots__ = ("_lost",)
 
