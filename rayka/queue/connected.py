@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _BUFFER_BYTES: Final = 256 << 20
 _EXIT_TIMEOUT_S: Final = 5.0
 _FLUSH_TIMEOUT_MS: Final = 10_000
-"""As when a cluster is closed."""
+"""As long as the producer waits when a cluster is closed."""
 _producers: dict[RayCluster, Producer] = {}
 CONNECTING = threading.RLock()
 """Held while a handle connects, so that two threads do not connect it twice."""
@@ -75,7 +75,7 @@ def _producer(cluster: RayCluster) -> Producer:
 
 
 def end_later(connected: Connected) -> None:
-    """A handle was forgotten. This may be in any thread, with any lock held, so nothing is waited for."""
+    """End the reader of a dropped handle. This may run in any thread, with any lock held, so it waits for nothing."""
     if not connected.loop.is_closed:
         connected.loop.submit(connected.reader.end())
 

@@ -61,7 +61,7 @@ def _values_in(data: bytes) -> Iterator[tuple[int, list[Value]]]:
 
 
 def _scattered(data: bytes, position: int, header: BatchHeader) -> Iterator[tuple[int, list[Value]]]:
-    """Of a batch with gaps, as compaction leaves them."""
+    """As `_values_in`, for a batch with gaps, as compaction leaves them."""
     for record in read_batch(data, position, header):
         yield record.offset, _present([record.value])
 

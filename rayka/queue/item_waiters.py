@@ -34,7 +34,7 @@ class ItemWaiters:
         return future
 
     def wake(self, count: int) -> None:
-        """Let up to so many look for an item."""
+        """Let up to `count` of them look for an item."""
         for _ in range(min(count, len(self._futures))):
             future = self._futures.popleft()
             if future.set_running_or_notify_cancel():

@@ -95,7 +95,7 @@ def all_unpickled(reader: QueueReader, holder: Hashable, runs: Sequence[ItemRun]
 
 
 def _give_up(reader: QueueReader, holder: Hashable, item: Item, error: BaseException) -> None:
-    """Reject an item that can't be unpickled; one that an interrupt or the disk kept from that goes back."""
-    is_its_fault = isinstance(error, Exception) and not isinstance(error, UnreadableItem)
+    """Reject an item that can't be unpickled. Give it back if an interrupt or the disk was the reason."""
+    is_malformed = isinstance(error, Exception) and not isinstance(error, UnreadableItem)
     rejection = RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(error))
-    reader.settle_item(holder, item, rejection if is_its_fault else RELEASE)
+    reader.settle_item(holder, item, rejection if is_malformed else RELEASE)

@@ -182,7 +182,7 @@ class Leases:
         return run
 
     def _took(self, count: int, run_count: int, size: int) -> None:
-        """So many more items of the first run, which has `run_count`, were taken."""
+        """Note that `count` more items of the first run, which has `run_count`, were taken."""
         self._taken += count
         if self._taken == run_count:
             self._ready.popleft()

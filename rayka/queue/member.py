@@ -22,11 +22,11 @@ from rayka.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 16 << 20
-"""Of large items it is only said where they are."""
+"""The most bytes of records in one fetch. A large item stays in the log, and a fetch brings its location."""
 Fetch: TypeAlias = Callable[[ShareFetchParams, Sequence[ShareFetchPartition]], tuple[int, Sequence[ShareFetchResult]]]
 """`ShareLeaders.fetch` for a thread."""
 _MOST_UNREAD: Final = 3
-"""After so many fetches in a row whose items could not be read, the program gets the error."""
+"""The program gets the error when the items of this many fetches in a row could not be read."""
 _GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
 _RENEW: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 _REFUSED: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})

@@ -31,10 +31,11 @@ logger = logging.getLogger(__name__)
 
 _QUICK_PUTS: Final = 64
 _QUICK_S: Final = 1.0
+"""A process puts quickly if it puts `_QUICK_PUTS` items within this time."""
 _REFUSED_S: Final = 60.0
-"""So long after a refusal the leader is not asked again."""
+"""How long the leader is not asked again after it refused a journal."""
 _TIMEOUT_S: Final = 120.0
-"""As `delivery.timeout.ms`."""
+"""How long to wait for the leader, as long as producers do (`delivery.timeout.ms`)."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.005
 
 
@@ -183,7 +184,7 @@ class JournalOpener:
         """The journal, when there is one."""
 
     def count(self, puts: int, largest: int) -> None:
-        """So many items of at most `largest` bytes were put without a journal. Ask for one if that is much."""
+        """Count items of at most `largest` bytes that were put without a journal. Ask for one if they are many."""
         if largest > MOST_LARGE_RECORD_BYTES:
             return
         self._puts += puts

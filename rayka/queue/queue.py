@@ -28,10 +28,13 @@ from rayka.share.record_state import AcknowledgeType
 __all__ = ["Empty", "Full", "Queue"]
 
 _MOST_REFUSALS: Final = 20
+"""How often a get that must not wait asks again because a leader was away."""
 _NEVER: Final = float("inf")
 _IN_FLIGHT_S: Final = 0.5
+"""How long a batch is looked for again while other items in flight keep it from being leased."""
 _IN_FLIGHT_PAUSE_S: Final = 0.002
 _FULL_PAUSES_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02)
+"""The pauses between looks at a full queue; the last one is repeated."""
 
 
 class Queue:
@@ -292,9 +295,10 @@ class Queue:
         return True
 
     async def _look_for_all(self, count: int) -> bool:
-        """As `_look`, but nothing is fetched of too little, and what another program has left is given back at once.
+        """Like `_look`, for all of these items or none: what was fetched of too few goes back at once.
 
-        The items may be there, and too many others in flight. These are waited for briefly.
+        Enough items may be available that can't be leased yet because too many others are in flight. So it looks again
+        for a moment.
         """
         reader, topic = self._here.reader, self._here.topic
         if len(topic.partitions()) > 1 and (await topic.count()).available + reader.ready_count < count:

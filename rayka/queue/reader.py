@@ -43,7 +43,7 @@ _RENEWALS: Final = 3
 """How often a lease is renewed within its duration."""
 _TRIM_ITEMS: Final = 1024
 _TRIM_BYTES: Final = 64 << 20
-"""Items that are done with are deleted after so many items, by their offsets, and after so many bytes fetched here."""
+"""Finished items are deleted whenever this many offsets are passed, or this many bytes were fetched here."""
 
 
 class FetchOutcome(NamedTuple):

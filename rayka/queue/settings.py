@@ -52,9 +52,9 @@ class QueueSettings:
         return self.maxsize == 0 and self.put_ahead == 0
 
     def topic_configs(self) -> dict[str, int]:
-        """An item stays until it is done with, however old it is, and its segment goes at once then.
+        """Keep items until they are finished, however old they are, and then delete their segments at once.
 
-        So its pages hold the next items: memory that was in use a moment ago is several times as fast as other memory.
+        The next items use the same pages: memory that was in use a moment ago is several times as fast as other memory.
         """
         return {
             "retention.ms": -1,

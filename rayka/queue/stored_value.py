@@ -24,7 +24,7 @@ SMALLEST_BYTES: Final = 128 << 10
 """Smaller batches are read together, with what follows them."""
 _BUFFER_BYTES: Final = 8192
 _KEPT_BYTES: Final = 16 << 20
-"""A process keeps up to twice as much freed memory; a fetch brings at most so much."""
+"""The most that a fetch brings. A process keeps up to twice as much freed memory."""
 
 
 @functools.cache

@@ -57,18 +57,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_JOURNALS: Final = 64
-"""So many programs at once have one in the log directory of an actor; others put without. A large one counts as
-`_LARGE_COUNT`, as it takes so much more memory."""
+"""The most journals in the log directory of an actor; other programs put without one. A large journal counts as
+`_LARGE_COUNT`, because it takes that many times the memory."""
 _LARGE_COUNT: Final = LARGE_CAPACITY // CAPACITY
 _LOOK_INTERVAL_S: Final = 0.001
 _IDLE_LOOKS: Final = 5
 _CHECK_INTERVAL_S: Final = 1.0
 _GRACE_S: Final = 30.0
-"""So long a program has to open the journal that it got."""
+"""How long a program may take to open the journal that it got."""
 _MOST_READS: Final = 4
-"""So many pieces of a journal are appended before another journal gets its turn."""
+"""How many pieces of a journal are appended before another journal gets its turn."""
 _TURN_S: Final = 0.01
-"""After so much processor time other requests are served, unless one must know all that was put before it."""
+"""How much processor time draining takes before other requests are served, unless a request needs all of it first."""
 _MOST_BATCH_BYTES: Final = 512 << 10
 _FAILED_SUFFIX: Final = SUFFIX + ".failed"
 _PARAMS: Final = AppendParams(1, 0)
@@ -78,9 +78,10 @@ Append = Callable[[Sequence[AppendRequest], AppendParams, AppendDone], None]
 
 
 class _OpenJournal:
-    """One journal of a partition; `idle_looks` counts the looks that found nothing, None while it is not watched.
+    """One open journal of a partition.
 
-    `has_more`: the last look has not come to its end. `last_look`: the number of that look.
+    `idle_looks` counts the looks in a row that found nothing; None while the journal is not watched. `has_more`: the
+    last look has left frames. `last_look` is the number of that look.
     """
 
     def __init__(self, path: str, journal: Journal, topic_partition: TopicPartition) -> None:
@@ -230,7 +231,7 @@ class PutJournals:
     # Draining.
 
     def _drain(self, each: _OpenJournal) -> bool:
-        """Append the next records of a journal; whether there were some."""
+        """Append the next records of a journal; return whether there were any."""
         journal, is_any = each.journal, False
         each.has_more = False
         try:
@@ -375,7 +376,7 @@ class PutJournals:
             return True
 
     def _fail(self, each: _OpenJournal, error: RaykaError) -> None:
-        """Keep a journal that can't be appended, for whoever looks into it."""
+        """Keep the file of a journal that can't be appended, for the operator."""
         kept = each.path[: -len(SUFFIX)] + _FAILED_SUFFIX
         logger.error("%s: %s; its records are kept in %s", each.path, error, kept)
         self._forget(each, error.code)
@@ -395,7 +396,7 @@ class PutJournals:
         self._files.close(each.journal)
 
     def _set(self, each: _OpenJournal, write: Callable[[], None]) -> bool:
-        """Write a word; whether that was possible."""
+        """Write a word of the header; return whether that was possible."""
         if each.is_closed:
             return False
         try:
@@ -419,5 +420,5 @@ class PutJournals:
 
 
 def _may_have_journals(partition: Partition) -> bool:
-    """Not where an acknowledgement says more than that the leader has a record."""
+    """Whether acknowledged records need only be in the leader's log: a journal promises no more."""
     return partition.log.config.flush_messages == LONG_MAX and partition.has_one_replica and not partition.is_internal

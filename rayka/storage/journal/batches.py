@@ -15,10 +15,10 @@ from rayka.storage.journal.records import JournalRecords, records_in
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 MOST_BATCH_RECORDS: Final = 100
-"""Readers that share a partition take parts of a batch, and each of them reads all of it."""
+"""Readers that share a partition take parts of a batch, and each of them reads all of it: so batches are small."""
 _MANY: Final = 2000
 _MOST_OF_MANY: Final = 500
-"""A batch costs the leader about as much as a hundred records. So there are fewer where other requests wait for it."""
+"""A batch costs the leader about as much as a hundred records. So more than `_MANY` records get larger batches."""
 _PRODUCER_EPOCH = 0
 
 

@@ -40,9 +40,10 @@ CAPACITY: Final = 4 << 20
 LARGE_CAPACITY: Final = 16 << 20
 MOST_RECORD_BYTES: Final = 64 << 10
 MOST_LARGE_RECORD_BYTES: Final = 4 << 20
-"""In a large journal. Larger records gain nothing by it."""
+"""The largest record of a large journal. Larger ones gain nothing by a journal."""
 MOST_FRAME_BYTES: Final = 256 << 10
-"""Of several records. A record of more bytes is large: it has a frame of its own, which the leader reads by itself."""
+"""The most bytes of a frame of several records. A record of more bytes is large: it has a frame of its own, which the
+leader reads by itself."""
 MOST_FRAME_RECORDS: Final = 4096
 MOST_UNREAD_RECORDS: Final = 1 << 16
 """A program waits before it writes more that the log does not have: a leader may have to append all in one go."""

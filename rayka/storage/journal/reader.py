@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rayka.storage.journal.records import JournalRecords
 
 MOST_BYTES: Final = 512 << 10
-"""So much is read at once. A frame without a large record is smaller, so there is always one in it."""
+"""How much is read at once. A frame without a large record is smaller, so a whole one is always in it."""
 _CAPACITIES: Final = (CAPACITY, LARGE_CAPACITY)
 _WORD = struct.Struct("<q")
 _TWO_WORDS = struct.Struct("<qq")
