@@ -1,6 +1,7 @@
-"""Batches of one large record, whose value is written and read without a copy of the batch.
+"""Batches of one large record, whose value is written and read in place, without a copy of the batch.
 
-The record has no key and no headers: what is before its value is a few bytes, and behind it is the number of headers.
+Such a record has no key and no headers. A few bytes come before its value (the prefix), and one comes after it: the
+number of its headers (the suffix). `rayka.storage.format.records` describes all fields.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from typing import Final
 from rayka.storage.format.batch import (
     CODEC_MASK,
     CONTROL_FLAG,
-    LOG_OVERHEAD,
     MAGIC,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
@@ -19,7 +19,8 @@ from rayka.storage.format.records import NULL_ZIGZAG
 from rayka.storage.format.varint import continue_unsigned, encode_varint
 
 PREFIX_BYTES: Final = RECORD_BATCH_OVERHEAD + 5 + 1 + 10 + 5 + 1 + 5
-"""The most that is before the value of such a record: header, length, attributes, deltas, key and length."""
+"""The most bytes from the start of a batch to the value: the batch's header, then the record's length, attributes,
+timestamp delta, offset delta, null key, and the length of its value."""
 SUFFIX: Final = b"\x00"
 """No headers."""
 _BEFORE_LENGTH: Final = b"\x00\x00\x00\x01"
@@ -27,31 +28,32 @@ _BEFORE_LENGTH: Final = b"\x00\x00\x00\x01"
 
 
 def record_prefix(value_size: int) -> bytes:
-    """What is before the value of the record, behind the header of the batch."""
+    """The bytes of the record before its value; the header of the batch comes before them."""
     fields = _BEFORE_LENGTH + encode_varint(value_size)
     return encode_varint(len(fields) + value_size + len(SUFFIX)) + fields
 
 
 def value_place(start: bytes, header: BatchHeader) -> tuple[int, int] | None:
-    """Position in the batch, and size, of the value of its only record; None if the batch is not as above.
+    """The position in the batch, and the size, of the value of its only record; None if the batch is another one.
 
-    `start` has the first `PREFIX_BYTES` of the batch.
+    `start` has the first `PREFIX_BYTES` of the batch. Sizes are zig-zag varints: an odd one is negative, a null value.
     """
     if header.record_count != 1 or header.last_offset_delta or header.magic != MAGIC:
         return None
     if header.attributes & (CODEC_MASK | CONTROL_FLAG):
         return None
     try:
-        _, position = _unsigned(start, RECORD_BATCH_OVERHEAD)
-        _, position = _unsigned(start, position + 1)
-        _, position = _unsigned(start, position)
+        _, position = _unsigned(start, RECORD_BATCH_OVERHEAD)  # the length of the record
+        _, position = _unsigned(start, position + 1)  # the timestamp delta, behind the attributes
+        _, position = _unsigned(start, position)  # the offset delta
         if start[position] != NULL_ZIGZAG:
             return None
-        length, position = _unsigned(start, position + 1)
+        zigzag, position = _unsigned(start, position + 1)
     except IndexError:
         return None
-    end = header.batch_length + LOG_OVERHEAD
-    return (position, length >> 1) if not length & 1 and position + (length >> 1) + len(SUFFIX) == end else None
+    is_null, size = zigzag & 1, zigzag >> 1
+    has_headers = position + size + len(SUFFIX) != header.size_in_bytes
+    return None if is_null or has_headers else (position, size)
 
 
 def _unsigned(data: bytes, position: int) -> tuple[int, int]:
