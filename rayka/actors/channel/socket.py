@@ -76,13 +76,20 @@ class _Pending(NamedTuple):
     payload_size: int
     shared: Sequence[memoryview]
 
+    def end(self, answer: Any) -> None:
+        """Give the answer. A caller that fails with it keeps no other caller from its own."""
+        try:
+            self.done(answer)
+        except Exception:
+            logger.exception("a caller failed with the answer to its request")
+
 
 class LocalChannel:
     """The calling end: connects when first used, and again after the peer was lost.
 
-    While there is no connection, requests wait for it in order, for at most `CONNECT_TIMEOUT_S`; then they end with
-    `ChannelClosed(sent=False)`. Requests that were sent when the peer died, or that it did not answer in time, end with
-    `sent=True`: they may have been carried out.
+    While there is no connection, requests wait for it in order, for at most `CONNECT_TIMEOUT_S` or their own time; then
+    they end with `ChannelClosed(sent=False)`. Requests that were sent when the peer died, or that it did not answer in
+    time, end with `sent=True`: they may have been carried out.
 
     A stalled peer takes no more memory than its share: if it has answered no append for `STALLED_S` and more than
     `share_bytes` of record bytes wait for it, the connection is dropped, and further appends fail at once.
@@ -99,7 +106,8 @@ class LocalChannel:
         self._payload_bytes = 0
         self._appended_s = 0.0  # when the peer last answered an append, or had none to answer
         self._has_dropped = False  # and no append was answered since
-        self._queued: list[tuple[bytes, Sequence[memoryview]]] = []
+        self._queued: dict[int, tuple[bytes, Sequence[memoryview]]] = {}
+        self._refused: dict[int, asyncio.Handle] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._lost_at = 0.0
         self._sweep: asyncio.TimerHandle | None = None
@@ -124,18 +132,18 @@ class LocalChannel:
         size = payload_size + sum(map(len, shared))
         fault = self._fault(size)
         if fault is not None:
-            self._loop.call_soon(done, fault)
+            self._refuse(correlation_id, done, fault)
             return correlation_id
         try:
             frame = encode(NUMBERS[type(message)], correlation_id, encode_value(message), payload_size)
         except RaykaError as error:
-            self._loop.call_soon(done, error)
+            self._refuse(correlation_id, done, error)
             return correlation_id
         self._await_answer(correlation_id, _Pending(done, self._loop.time() + timeout_s, size, shared))
         if self._transport is not None:
             self._write(frame, payload)
         else:
-            self._queued.append((frame, payload))
+            self._queued[correlation_id] = frame, payload
             self._connect()
         return correlation_id
 
@@ -147,6 +155,13 @@ class LocalChannel:
         if self._payload_bytes + size > self._share_bytes and self._is_stalled:
             return ChannelClosed(f"{self._path} is stalled", sent=False)
         return None
+
+    def _refuse(self, correlation_id: int, done: Done, fault: ChannelClosed | RaykaError) -> None:
+        def end() -> None:
+            del self._refused[correlation_id]
+            done(fault)
+
+        self._refused[correlation_id] = self._loop.call_soon(end)
 
     @property
     def _is_stalled(self) -> bool:
@@ -164,6 +179,9 @@ class LocalChannel:
 
     def cancel(self, correlation_id: int) -> None:
         """The answer to a fetch is not needed any more: `done` will not be called, and the peer stops waiting."""
+        refused = self._refused.pop(correlation_id, None)
+        if refused is not None:
+            refused.cancel()
         if self._take(correlation_id) is not None and self._transport is not None:
             self._transport.write(encode(NUMBERS[CancelFetch], 0, encode_value(CancelFetch(correlation_id))))
 
@@ -171,6 +189,8 @@ class LocalChannel:
         pending = self._pending.pop(correlation_id, None)
         if pending is not None:
             self._payload_bytes -= pending.payload_size
+            if self._queued:
+                self._queued.pop(correlation_id, None)
         return pending
 
     def close(self) -> None:
@@ -198,7 +218,7 @@ class LocalChannel:
             answer = decode_failure(control) if failed else decode_answer(operation, control)
         except RaykaError as error:
             answer = error
-        pending.done(answer)
+        pending.end(answer)
 
     def on_lost(self) -> None:
         """Called by the connection when the peer has closed."""
@@ -237,7 +257,7 @@ class LocalChannel:
             return False
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self._transport = transport
-        for frame, payload in self._queued:
+        for frame, payload in self._queued.values():
             self._write(frame, payload)
         self._queued.clear()
         return True
@@ -246,9 +266,9 @@ class LocalChannel:
         self._sweep = None
         now = self._loop.time()
         for correlation_id, pending in list(self._pending.items()):
-            if pending.deadline_s < now:
-                self._take(correlation_id)
-                pending.done(ChannelClosed(f"{os.path.basename(self._path)} did not answer in time", sent=True))
+            is_sent = correlation_id not in self._queued
+            if pending.deadline_s < now and self._take(correlation_id) is not None:
+                pending.end(ChannelClosed(f"{os.path.basename(self._path)} did not answer in time", is_sent))
         if self._payload_bytes > self._share_bytes and self._is_stalled and self._transport is not None:
             logger.error("%s is stalled: dropped the %d bytes that waited for it", self._path, self._payload_bytes)
             self._has_dropped = True
@@ -262,4 +282,4 @@ class LocalChannel:
         self._pending.clear()
         self._payload_bytes = 0
         for each in pending:
-            each.done(ChannelClosed(f"no answer from {os.path.basename(self._path)}", sent))
+            each.end(ChannelClosed(f"no answer from {os.path.basename(self._path)}", sent))

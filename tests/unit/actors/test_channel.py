@@ -247,6 +247,81 @@ def test_a_request_that_can_not_be_encoded_fails_alone(tmp_path: Path) -> None:
     run(tmp_path, lambda request: request.answer(LogDirDescription(0, "/d")), check)
 
 
+def test_a_caller_that_fails_with_its_answer_keeps_none_from_another(tmp_path: Path) -> None:
+    async def check(path: str) -> None:
+        channel = LocalChannel(path)
+        channel.request(DescribeLogDir(), _fail)
+        assert await ask(channel, DescribeLogDir()) == LogDirDescription(0, "/d")
+        assert channel.losses == 0
+        channel.request(DeleteRecords(()), _fail)
+        waiting = ask(channel, DeleteRecords(()))
+        channel.close()
+        assert isinstance(await waiting, ChannelClosed)
+
+    def serve(request: ChannelRequest) -> None:
+        if isinstance(request.message, DescribeLogDir):
+            request.answer(LogDirDescription(0, "/d"))
+
+    run(tmp_path, serve, check)
+
+
+def test_a_caller_that_fails_with_its_time_out_keeps_none_from_another(tmp_path: Path) -> None:
+    async def check(path: str) -> None:
+        channel = LocalChannel(path)
+        channel.request(DescribeLogDir(), _fail, timeout_s=0)
+        late: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        channel.request(DescribeLogDir(), late.set_result, timeout_s=0)
+        assert isinstance(await asyncio.wait_for(late, 20), ChannelClosed)
+        channel.close()
+
+    run(tmp_path, lambda request: None, check)
+
+
+def _fail(answer: Any) -> None:
+    raise ZeroDivisionError("unexpected")
+
+
+def test_what_ended_before_there_was_a_connection_is_not_sent(tmp_path: Path) -> None:
+    """Its caller may have asked again meanwhile, and an append would be done twice."""
+
+    async def main() -> None:
+        path = str(tmp_path / "sockets" / "leader.1.sock")
+        received: list[Any] = []
+
+        def serve(request: ChannelRequest) -> None:
+            received.append(request.message)
+            request.answer(LogDirDescription(0, "/d"))
+
+        channel = LocalChannel(path)
+        late: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        channel.request(DeleteRecords(()), late.set_result, timeout_s=0)
+        channel.cancel(channel.request(FindEpochEnds(()), late.set_result))
+        last = ask(channel, DescribeLogDir())
+        answer = await late
+        assert isinstance(answer, ChannelClosed)
+        assert not answer.sent
+        server = ChannelServer(path, serve)
+        await server.start()
+        assert await last == LogDirDescription(0, "/d")
+        assert received == [DescribeLogDir()]
+        channel.close()
+        await server.stop()
+
+    uvloop.run(main())
+
+
+def test_a_refused_request_can_be_cancelled(tmp_path: Path) -> None:
+    async def check(path: str) -> None:
+        channel = LocalChannel(path)
+        answers: list[Any] = []
+        channel.cancel(channel.request(DeleteRecords(((PARTITION, 2**70),)), answers.append))
+        assert await ask(channel, DescribeLogDir()) == LogDirDescription(0, "/d")
+        assert not answers
+        channel.close()
+
+    run(tmp_path, lambda request: request.answer(LogDirDescription(0, "/d")), check)
+
+
 def test_the_system_takes_a_whole_batch_at_once(tmp_path: Path) -> None:
     """As much of it as `net.core.wmem_max` allows: a leader that is busy has it all when it reads the next time."""
     size, most = 1_000_000, int(Path("/proc/sys/net/core/wmem_max").read_text())
