@@ -43,7 +43,7 @@ class ActorLeaderClient:
         self._node_id = node_id
         self._handle: Any = None
         self._keys = itertools.count(1)
-        self._tasks: dict[Hashable, tuple[asyncio.Task[None], Done]] = {}
+        self._pending: dict[Hashable, tuple[asyncio.Task[None] | asyncio.Handle, Done]] = {}
 
     def append(self, requests: Sequence[AppendRequest], params: AppendParams, done: AppendDone) -> None:
         """As `LeaderClient.append`."""
@@ -56,9 +56,9 @@ class ActorLeaderClient:
 
     def cancel(self, key: Hashable) -> None:
         """As `LeaderClient.cancel`; the leader waits until its own time is over."""
-        task, _ = self._tasks.pop(key, (None, None))
-        if task is not None:
-            task.cancel()
+        waiting, _ = self._pending.pop(key, (None, None))
+        if waiting is not None:
+            waiting.cancel()
 
     def ask(self, request: LeaderRequest, done: Done, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """As `LeaderClient.ask`."""
@@ -66,27 +66,32 @@ class ActorLeaderClient:
 
     def close(self) -> None:
         """As `LeaderClient.close`."""
-        pending, self._tasks = self._tasks, {}
-        for task, done in pending.values():
-            task.cancel()
+        pending, self._pending = self._pending, {}
+        for waiting, done in pending.values():
+            waiting.cancel()
             done(ChannelClosed(f"no answer from {self._actor_name}", sent=True))
 
     def _submit(self, request: Any, payload: bytes, done: Done, timeout_s: float) -> Hashable:
         key = next(self._keys)
         number = NUMBERS[type(request)]
+        failure: ChannelClosed | RaykaError
         try:
+            control = encode_value(request)
             if self._handle is None:
                 self._handle = find_actor(self._actor_name, self._namespace, self._node_id)
-            reference = self._handle.serve.remote(number, encode_value(request), payload)
-        except (ValueError, ray.exceptions.RayError) as error:
-            asyncio.get_running_loop().call_soon(done, ChannelClosed(str(error), sent=False))
+            reference = self._handle.serve.remote(number, control, payload)
+        except RaykaError as error:
+            failure = error
+        except Exception as error:  # Ray raises nothing more special for an actor that it does not know any more
+            self._handle = None
+            failure = ChannelClosed(str(error), sent=False)
+        else:
+            self._pending[key] = asyncio.ensure_future(self._await(key, reference, number, timeout_s)), done
             return key
-        task = asyncio.ensure_future(self._await(reference, number, done, timeout_s))
-        self._tasks[key] = task, done
-        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        self._pending[key] = asyncio.get_running_loop().call_soon(self._end, key, failure), done
         return key
 
-    async def _await(self, reference: Any, number: int, done: Done, timeout_s: float) -> None:
+    async def _await(self, key: Hashable, reference: Any, number: int, timeout_s: float) -> None:
         answer: Any
         try:
             failed, control = await asyncio.wait_for(reference, timeout_s)
@@ -98,4 +103,10 @@ class ActorLeaderClient:
         except ray.exceptions.RayError as error:
             self._handle = None
             answer = ChannelClosed(f"{self._actor_name}: {error}", sent=True)
-        done(answer)
+        self._end(key, answer)
+
+    def _end(self, key: Hashable, answer: Any) -> None:
+        """Give the answer, unless the request has ended: up to Python 3.11, `wait_for` may return when cancelled."""
+        _, done = self._pending.pop(key, (None, None))
+        if done is not None:
+            done(answer)

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from rayka.actors.channel.link import Failed
+from rayka.actors.channel.link import Failed, LeaderClient
 from rayka.actors.channel.requests import FetchParams
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, read_header
@@ -59,7 +59,7 @@ class RoutedFetch:
         wait_ms = max_wait_ms if all(result is None for result in results) else 0
         self._deadline = self._loop.time() + wait_ms / 1000
         self._future: asyncio.Future[list[FetchResult]] = self._loop.create_future()
-        self._outstanding: dict[str, Hashable | None] = {}
+        self._outstanding: dict[str, tuple[LeaderClient, Hashable] | None] = {}
         self._parked = False
         self._round = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -102,7 +102,7 @@ class RoutedFetch:
                 leader.cancel(key)
                 return
             if actor_name in self._outstanding:
-                self._outstanding[actor_name] = key
+                self._outstanding[actor_name] = leader, key
 
     def _answered(self, actor_name: str, answer: Sequence[FetchResult] | Failed) -> None:
         del self._outstanding[actor_name]
@@ -140,10 +140,11 @@ class RoutedFetch:
         self._cancel_outstanding()
 
     def _cancel_outstanding(self) -> None:
-        for actor_name, key in self._outstanding.items():
-            if key is not None:
-                self._router.link(actor_name).cancel(key)
-        self._outstanding.clear()
+        outstanding, self._outstanding = self._outstanding, {}
+        for sent in outstanding.values():
+            if sent is not None:
+                leader, key = sent
+                leader.cancel(key)
 
 
 def _limit(results: list[FetchResult | None], max_bytes: int) -> list[FetchResult]:

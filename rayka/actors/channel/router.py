@@ -195,9 +195,12 @@ class Router:
     def process_of(self, topic_partition: TopicPartition) -> str | None:
         """The path where the partition's leader takes connections, if it is another process of this node."""
         self._refresh_routes()
-        if topic_partition not in self._processes:
-            self._processes[topic_partition] = self._find_process(topic_partition)
-        return self._processes[topic_partition]
+        if topic_partition in self._processes:
+            return self._processes[topic_partition]
+        process = self._find_process(topic_partition)
+        if self._image().partition(topic_partition) is not None:  # a client may ask for any number of others
+            self._processes[topic_partition] = process
+        return process
 
     def are_on_this_node(self, topic_partitions: Sequence[TopicPartition]) -> bool:
         """Whether none of the leaders is on another node."""

@@ -6,18 +6,27 @@ import asyncio
 import uuid
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
 
 from rayka.actors.channel.actor_link import ActorLeaderClient
-from rayka.actors.channel.requests import DescribeLogDir
+from rayka.actors.channel.requests import DeleteRecords, DescribeLogDir, encode_value
 from rayka.actors.channel.router import Router
 from rayka.actors.channel.socket import CONNECT_TIMEOUT_S, ChannelClosed
-from rayka.errors import ErrorCode
+from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
 from rayka.metadata.values import ActorImage, BrokerImage
-from rayka.types import AppendParams, AppendRequest, AppendResult, TopicPartition
+from rayka.types import (
+    AppendParams,
+    AppendRequest,
+    AppendResult,
+    FetchPartition,
+    IsolationLevel,
+    LogDirDescription,
+    TopicPartition,
+)
 from tests.support.logs import batch
 
 NAME = TopicPartition("orders", 0)
@@ -118,5 +127,93 @@ def test_requests_to_another_node_end_when_their_link_is_closed() -> None:
         assert isinstance(failure, ChannelClosed)
         assert failure.sent
         await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_a_request_to_another_node_has_one_outcome() -> None:
+    """Also if its answer comes when it is cancelled, or when the link is closed."""
+
+    async def main() -> None:
+        client = ActorLeaderClient("leader", "test", "node")
+        calls: list[asyncio.Future[object]] = []
+
+        def call(*_: object) -> asyncio.Future[object]:
+            calls.append(asyncio.get_running_loop().create_future())
+            return calls[-1]
+
+        client._handle = SimpleNamespace(serve=SimpleNamespace(remote=call))
+        answers: list[Any] = []
+        client.ask(DescribeLogDir(), answers.append)
+        client.cancel(client._submit(DescribeLogDir(), b"", answers.append, 60))
+        cancelled = client._submit(DescribeLogDir(), b"", answers.append, 60)
+        await asyncio.sleep(0)
+        for each in calls:
+            each.set_result((False, encode_value(LogDirDescription(0, "/d"))))
+        client.cancel(cancelled)
+        client.close()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        (answer,) = answers
+        assert isinstance(answer, ChannelClosed)
+
+    asyncio.run(main())
+
+
+def test_a_request_to_another_node_that_can_not_be_sent_fails_alone() -> None:
+    async def main() -> None:
+        client = ActorLeaderClient("leader", "test", "node")
+
+        def forgotten(*_: object) -> None:
+            raise Exception("Ray does not know the actor any more")
+
+        client._handle = SimpleNamespace(serve=SimpleNamespace(remote=forgotten))
+        answers: list[Any] = []
+        client.ask(DeleteRecords(((NAME, 2**70),)), answers.append)
+        client.ask(DescribeLogDir(), answers.append)
+        client.cancel(client._submit(DescribeLogDir(), b"", answers.append, 60))
+        assert not answers
+        await asyncio.sleep(0)
+        impossible, unsent = answers
+        assert isinstance(impossible, RaykaError)
+        assert isinstance(unsent, ChannelClosed)
+        assert not unsent.sent
+        assert client._handle is None, "it is looked up again"
+
+    asyncio.run(main())
+
+
+def test_a_fetch_that_is_given_up_cancels_what_it_sent_and_opens_no_other_link(tmp_path: Path) -> None:
+    async def main() -> None:
+        problems: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+        cluster = Cluster(tmp_path)
+        fetch = cluster.router.fetch(
+            [FetchPartition(NAME, 0, 1 << 20)],
+            max_wait_ms=60_000,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            isolation=IsolationLevel.READ_UNCOMMITTED,
+        )
+        link = cluster.router.link("leader")
+        cluster.start_again()
+        fetch.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not problems
+        assert cluster.router._links["leader"][1] is link
+        cluster.router.close()
+
+    asyncio.run(main())
+
+
+def test_names_that_no_topic_has_are_not_remembered(tmp_path: Path) -> None:
+    async def main() -> None:
+        router = Cluster(tmp_path).router
+        assert router.process_of(NAME) is not None
+        for number in range(100):
+            assert router.process_of(TopicPartition(f"unknown-{number}", 0)) is None
+            assert router.process_of(TopicPartition("orders", 1 + number)) is None
+        assert list(router._processes) == [NAME]
 
     asyncio.run(main())
