@@ -31,23 +31,20 @@ _RECEIVE_BYTES = 65_536
 class BlockingChannel:
     """A connection to one start of a partition actor. Any thread may use it, one at a time.
 
-    Raises ChannelClosed if nobody listens at `path`. `is_closed`: it is of no use any more.
+    Raises ChannelClosed if nobody listens at `path`, or no descriptor is free. `is_closed`: it is of no use any more.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket = _connect(path)
+        except OSError as error:
+            raise ChannelClosed(f"{os.path.basename(path)}: {error}", sent=False) from error
         self._received = b""
         self._correlation_id = 0
         self.is_closed = False
         self._spin_s = SPIN_S if usable_cores() > 1 else 0.0
         self._came_soon = True
-        try:
-            self._socket.setblocking(False)
-            self._socket.connect(path)
-        except OSError as error:
-            self._socket.close()
-            raise ChannelClosed(f"{os.path.basename(path)}: {error}", sent=False) from error
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
 
@@ -129,3 +126,15 @@ class BlockingChannel:
     def _closed(self, reason: str) -> ChannelClosed:
         self.is_closed = True
         return ChannelClosed(f"{os.path.basename(self._path)}: {reason}", sent=True)
+
+
+def _connect(path: str) -> socket.socket:
+    """A connection that never blocks. Raises OSError."""
+    endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        endpoint.setblocking(False)
+        endpoint.connect(path)
+    except BaseException:
+        endpoint.close()
+        raise
+    return endpoint

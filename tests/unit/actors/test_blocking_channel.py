@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from rayka.actors.channel.blocking_channel import SPIN_S, BlockingChannel
 from rayka.actors.channel.requests import EndShareSession
+from rayka.actors.channel.socket import ChannelClosed
 from rayka.testing import wait_until
 
 LEADER = """
@@ -79,3 +81,15 @@ def test_two_that_poll_on_one_core_give_way_to_each_other(path: str) -> None:
     with on_one_core():
         wait_until(lambda: median_s() < SPIN_S / 2, WAIT_S, "answers before the end of the time that is polled")
     channel.close()
+
+
+def test_without_a_free_descriptor_there_is_no_channel(tmp_path: Path) -> None:
+    """The caller then goes another way: through the connections of its event loop."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(ChannelClosed, match="Too many open files") as raised:
+            BlockingChannel(str(tmp_path / "leader.1.sock"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not raised.value.sent
