@@ -169,12 +169,18 @@ class ImageWatch:
                 taken_in = self._changed(self.image, image, _removed_topics(changes))
                 if taken_in is not None:
                     await taken_in
-            self.image = image
-            for notice in self.shown:
-                notice()
+            self.image, self._position = image, changes.position
+            self._show()
         self._position = changes.position
         async with self._news:
             self._news.notify_all()
+
+    def _show(self) -> None:
+        for notice in self.shown:
+            try:
+                notice()
+            except Exception:
+                logger.exception("%s: one that is told of each new image failed", self._watcher)
 
     def _check_newer(self, image: MetadataImage) -> None:
         if self.image.cluster_id and image.cluster_id != self.image.cluster_id:

@@ -16,6 +16,7 @@ import ray
 from rayka.actors.controller import actor as controller_actor
 from rayka.actors.controller.actor import ControllerActor
 from rayka.actors.controller.watch import ImageWatch, NamedController
+from rayka.actors.controller.watchers import Watchers
 from rayka.actors.node.spec import NodeSpec
 from rayka.errors import RaykaError
 from rayka.metadata.commands import (
@@ -37,6 +38,7 @@ from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from tests.support.faulty_files import FaultyFiles
 from tests.unit.actors.test_coordinator_log import FewDescriptors
+from tests.unit.metadata.cluster import Cluster
 
 
 @pytest.fixture(autouse=True)
@@ -333,5 +335,68 @@ def test_an_image_that_could_not_be_taken_in_is_tried_again() -> None:
         assert watch.image.version == 0
         await watch.take(changes)
         assert watch.image.version == 7
+
+    run(test)
+
+
+def test_an_image_counts_once_though_one_that_is_told_of_it_fails() -> None:
+    async def test() -> None:
+        cluster = Cluster()
+        cluster.add_broker(actors=1)
+        watch = ImageWatch(None, "follower")
+        await watch.take(cluster.controller.changes_since(Position()))
+        told: list[int] = []
+
+        def fail() -> None:
+            raise ValueError("first")
+
+        watch.shown += [fail, lambda: told.append(watch.image.version)]
+        cluster.create(NewTopic("orders", 1, 1))
+        await watch.take(cluster.controller.changes_since(watch._position))
+        await watch.take(cluster.controller.changes_since(watch._position))
+        assert watch.image == cluster.image
+        assert told == [cluster.image.version]
+
+    run(test)
+
+
+def test_news_of_one_follower_wakes_none_of_those_that_wait_for_an_image() -> None:
+    """Or else every change would wake each of a thousand clients a thousand times."""
+
+    async def test() -> None:
+        watchers = Watchers()
+        looks = 0
+
+        def is_newer() -> bool:
+            nonlocal looks
+            looks += 1
+            return False
+
+        waiting = [asyncio.ensure_future(watchers.wait(is_newer, 60)) for _ in range(10)]
+        settled = asyncio.ensure_future(watchers.settled(["actor"], 2, 60))
+        while looks < len(waiting):
+            await asyncio.sleep(0)
+        await watchers.has("actor", 1)
+        await watchers.has("actor", 2)
+        assert await settled
+        assert looks == len(waiting)
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    run(test)
+
+
+def test_a_controller_remembers_no_clients(tmp_path: Path) -> None:
+    """Each has another name, and nobody waits for what they have."""
+
+    async def test() -> None:
+        controller = ControllerActor(spec(tmp_path))
+        await controller.started()
+        _register_actor(controller)
+        for name in ("client-1", "actor", "client-2"):
+            await controller.watch(name, Position())
+        assert list(controller._watchers._versions) == ["actor"]
+        await controller.stop()
 
     run(test)
