@@ -146,9 +146,13 @@ class MetadataLog:
         self._since_snapshot += len(batch)
 
     def snapshot_if_due(self, image: MetadataImage) -> None:
-        """Write a snapshot when the log has grown enough since the last one, and cut the log before the older one."""
+        """Write a snapshot when the log has grown enough, and cut the log before the older one.
+
+        After a failure the next attempt comes when the log has grown so much again: each writes the whole image.
+        """
         if self._since_snapshot < self._bytes_between_snapshots:
             return
+        self._since_snapshot = 0
         try:
             oldest = self._snapshots.write(image.version, encode_all(snapshot_records(image)), _now_ms())
         except OSError as error:
@@ -156,7 +160,6 @@ class MetadataLog:
             return
         if oldest is not None:
             self._delete_before(oldest)
-        self._since_snapshot = 0
 
     def _delete_before(self, offset: int) -> None:
         """Nothing reads the log meanwhile, so the files of deleted segments are removed at once."""

@@ -6,6 +6,7 @@ snapshot costs nothing but time: the log reaches back to the older one.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 KEPT_SNAPSHOTS = 2
 _SUFFIX = "-0000000000.checkpoint"
 _DAMAGED_SUFFIX = ".damaged"
+_TEMPORARY_SUFFIX = ".tmp"
 
 
 class Snapshots:
@@ -45,14 +47,33 @@ class Snapshots:
         return None
 
     def write(self, version: int, records: bytes, now_ms: int) -> int | None:
-        """Write a snapshot and remove those that are not kept; the version of the older kept one, if there are two."""
+        """Write a snapshot and remove those that are not kept; the version of the older kept one, if there are two.
+
+        One that can't be removed stays until the next snapshot is written.
+        """
         batch = build_batch([Record(version, now_ms, None, records)], base_offset=version)
-        self._files.write_file(self._path(version), batch, sync=True)
+        path = self._path(version)
+        try:
+            self._files.write_file(path, batch, sync=True)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._files.remove(path + _TEMPORARY_SUFFIX)
+            raise
         self._versions.append(version)
         for older in self._versions[:-KEPT_SNAPSHOTS]:
-            self._files.remove(self._path(older))
-        self._versions = self._versions[-KEPT_SNAPSHOTS:]
-        return self._versions[0] if len(self._versions) == KEPT_SNAPSHOTS else None
+            self._remove(older)
+        return self._versions[-KEPT_SNAPSHOTS] if len(self._versions) >= KEPT_SNAPSHOTS else None
+
+    def _remove(self, version: int) -> None:
+        path = self._path(version)
+        try:
+            self._files.remove(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            logger.warning("the old metadata snapshot %s stays for now: %s", path, error)
+            return
+        self._versions.remove(version)
 
     def _read(self, version: int) -> bytes:
         data = self._files.read_file(self._path(version))

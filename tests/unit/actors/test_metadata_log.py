@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from rayka.errors import RaykaError
 from rayka.metadata.image import BrokerImage, MetadataImage
 from rayka.metadata.records import RegisterBrokerRecord
 from rayka.storage.directory import boot_record
+from rayka.storage.files import RealFiles
+from rayka.storage.format.batch import Buffer
 from tests.support.descriptors import open_files
 from tests.support.faulty_files import CrashingFiles, FaultyFiles
 from tests.support.forgetful_system import ForgetfulSystem
@@ -35,6 +39,27 @@ class KilledAtSync(CrashingFiles):
         if self.is_killed:
             raise Killed
         super().sync(descriptor)
+
+
+class FailingSnapshots(RealFiles):
+    """While `fails` has the name of a call, that call fails for snapshots. `writes` counts all their writes."""
+
+    fails = ""
+    writes = 0
+
+    def write(self, descriptor: int, buffer: Buffer, position: int) -> int:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        self.writes += path.endswith(".checkpoint.tmp")
+        self._check("write", path)
+        return super().write(descriptor, buffer, position)
+
+    def remove(self, path: str) -> None:
+        self._check("remove", path)
+        super().remove(path)
+
+    def _check(self, call: str, path: str) -> None:
+        if call == self.fails and re.search(r"\.checkpoint(\.tmp)?$", path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def appended(log: MetadataLog, image: MetadataImage, count: int) -> MetadataImage:
@@ -231,3 +256,20 @@ def test_segments_before_the_older_snapshot_leave_no_files(tmp_path: Path, monke
     assert not (tmp_path / PARTITION / "00000000000000000000.log").exists()
     assert not list(tmp_path.glob(f"{PARTITION}/*.deleted"))
     log.close()
+
+
+@pytest.mark.parametrize("call", ["write", "remove"])
+def test_snapshots_that_fail_are_tried_rarely_and_leave_nothing(tmp_path: Path, call: str) -> None:
+    files = FailingSnapshots()
+    log = MetadataLog(str(tmp_path), 1000, files)
+    image = appended(log, log.load(), 40)
+    files.fails, before = call, files.writes
+    image = appended(log, image, 40)
+    assert 0 < files.writes - before < 10
+    assert not list(tmp_path.glob(f"{PARTITION}/*.tmp"))
+    assert len(snapshots(tmp_path)) < 10
+    files.fails = ""
+    image = appended(log, image, 40)
+    assert len(snapshots(tmp_path)) == 2
+    log.close()
+    assert loaded(tmp_path) == image
