@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from rayka.config import TOPIC_CONFIGS, ConfigDef, ConfigType, describe_broker
@@ -43,6 +45,22 @@ def test_lists_grow_and_shrink_from_what_holds(cluster: Cluster) -> None:
     assert cluster.image.topic_configs("orders")["cleanup.policy"] == "compact,delete"
     alter(cluster, TOPIC, "orders", ("cleanup.policy", SUBTRACT, "compact"))
     assert cluster.image.topic_configs("orders")["cleanup.policy"] == "delete"
+
+
+@pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
+def test_changing_a_long_list_takes_as_long_as_changing_a_short_one(cluster: Cluster, operation: int) -> None:
+    """A client may send as many items as a request has room for, and the controller does nothing else meanwhile."""
+    name = "leader.replication.throttled.replicas"
+    items = ",".join(f"{number}:1" for number in range(50_000))
+
+    def seconds(present: int) -> float:
+        alter(cluster, TOPIC, "orders", (name, SET, ",".join(f"{number}:0" for number in range(present))))
+        begin = time.process_time()
+        alter(cluster, TOPIC, "orders", (name, operation, items))
+        return time.process_time() - begin
+
+    short = min(seconds(10) for _ in range(3))
+    assert min(seconds(4_000) for _ in range(2)) < 10 * short
 
 
 @pytest.mark.parametrize(
