@@ -73,6 +73,7 @@ class ControllerClient:
         self._watch = watch
         self._broker_id = broker_id
         self._producer_ids = iter(range(0))
+        self._allocation: asyncio.Task[None] | None = None
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool, timeout_ms: int
@@ -105,13 +106,22 @@ class ControllerClient:
         await self._execute(UpdateFeatures(tuple(updates), validate_only), timeout_ms)
 
     async def allocate_producer_id(self) -> int:
-        """A producer id that nobody has had, from a block that this process owns."""
-        producer_id = next(self._producer_ids, None)
-        if producer_id is None:
+        """A producer id that nobody has had, from a block that this process owns.
+
+        Those that need the next block wait for it together, and if it does not come they all get the error.
+        """
+        while (producer_id := next(self._producer_ids, None)) is None:
+            if self._allocation is None:
+                self._allocation = asyncio.ensure_future(self._allocate())
+            await asyncio.shield(self._allocation)
+        return producer_id
+
+    async def _allocate(self) -> None:
+        try:
             block = await self._execute(AllocateProducerIds(self._broker_id))
             self._producer_ids = iter(range(block.first, block.first + block.size))
-            producer_id = next(self._producer_ids)
-        return producer_id
+        finally:
+            self._allocation = None
 
     async def catch_up(self) -> None:
         """Wait until this process' image is as new as the controller's at the time of the call.

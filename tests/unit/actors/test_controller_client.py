@@ -10,9 +10,10 @@ import pytest
 import ray.exceptions
 
 from rayka.actors.controller import client
-from rayka.actors.controller.client import execute_until_heard
+from rayka.actors.controller.client import ControllerClient, execute_until_heard
+from rayka.actors.controller.watch import ImageWatch
 from rayka.errors import ErrorCode, RaykaError
-from rayka.metadata.commands import ActorDied
+from rayka.metadata.commands import ActorDied, AllocateProducerIds, ProducerIdBlock
 
 REQUEST = ActorDied("a", 3)
 
@@ -56,3 +57,51 @@ def test_a_registration_that_is_refused_is_an_error() -> None:
     controller = Controller(RaykaError(ErrorCode.BROKER_ID_NOT_REGISTERED, "who?"))
     with pytest.raises(RaykaError, match="who"):
         asyncio.run(execute_until_heard(controller, REQUEST))
+
+
+class Blocks:
+    """A handle that gives blocks of ten producer ids, after one call that fails with `error`."""
+
+    def __init__(self, error: RaykaError | None = None) -> None:
+        self.given = 0
+        self._error = error
+
+    @property
+    def execute(self) -> Blocks:
+        return self
+
+    async def remote(self, request: Any) -> tuple[int, Any]:
+        assert request == AllocateProducerIds(1)
+        await asyncio.sleep(0)
+        if self._error is not None:
+            error, self._error = self._error, None
+            return -1, error
+        self.given += 1
+        return 0, ProducerIdBlock(10 * self.given, 10)
+
+
+def test_producers_that_start_together_share_blocks_of_ids() -> None:
+    """Each block is a change of the metadata, which every process of the cluster hears of."""
+
+    async def test() -> None:
+        controller = Blocks()
+        client = ControllerClient(controller, ImageWatch(None, "client"), 1)
+        cancelled = asyncio.ensure_future(client.allocate_producer_id())
+        asked = [asyncio.ensure_future(client.allocate_producer_id()) for _ in range(25)]
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        assert sorted(await asyncio.gather(*asked)) == list(range(10, 35))
+        assert controller.given == 3
+
+    asyncio.run(test())
+
+
+def test_producers_that_start_while_the_controller_is_away_all_hear_of_it() -> None:
+    async def test() -> None:
+        away = RaykaError(ErrorCode.BROKER_NOT_AVAILABLE, "starting")
+        client = ControllerClient(Blocks(away), ImageWatch(None, "client"), 1)
+        answers = await asyncio.gather(*(client.allocate_producer_id() for _ in range(5)), return_exceptions=True)
+        assert answers == [away] * 5
+        assert await client.allocate_producer_id() == 10
+
+    asyncio.run(test())
