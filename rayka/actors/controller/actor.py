@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import ray.exceptions
+
 from rayka.actors.background import BackgroundTasks, exit_if_failed, exit_process
 from rayka.actors.controller.log import MetadataLog, MetadataLogDamaged
 from rayka.actors.controller.watchers import Watchers
@@ -292,7 +294,10 @@ class ControllerActor:
         if not await self._watchers.settled(sorted(names), version, _SETTLE_TIMEOUT_S):
             logger.warning("not every new replica was served within %.0f s", _SETTLE_TIMEOUT_S)
         if self._pool is not None and names:
-            self._add_spares()
+            try:
+                self._add_spares()
+            except ray.exceptions.RayError as error:  # the GCS is away; the topic is there all the same
+                logger.warning("no spare partition actor could be started: %s", error)
 
     async def _some_actor_online(self) -> None:
         """After a start, wait for the first partition actor to register."""

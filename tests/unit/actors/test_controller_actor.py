@@ -17,8 +17,9 @@ from rayka.actors.controller import actor as controller_actor
 from rayka.actors.controller.actor import ControllerActor
 from rayka.actors.controller.watch import ImageWatch, NamedController
 from rayka.actors.controller.watchers import Watchers
+from rayka.actors.node.pool import PartitionPool
 from rayka.actors.node.spec import NodeSpec
-from rayka.errors import RaykaError
+from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import (
     ActorRegistration,
     AllocateProducerIds,
@@ -397,6 +398,33 @@ def test_a_controller_remembers_no_clients(tmp_path: Path) -> None:
         for name in ("client-1", "actor", "client-2"):
             await controller.watch(name, Position())
         assert list(controller._watchers._versions) == ["actor"]
+        await controller.stop()
+
+    run(test)
+
+
+def test_a_topic_is_created_though_no_spare_actor_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's GCS is away, for example."""
+    monkeypatch.setattr(controller_actor, "_SETTLE_TIMEOUT_S", 0.01)
+
+    async def test() -> None:
+        controller = ControllerActor(spec(tmp_path))
+        await controller.started()
+        _register_actor(controller)
+        tries: list[int] = []
+
+        def start(spec: NodeSpec, index: int) -> None:
+            tries.append(index)
+            raise ray.exceptions.RaySystemError("the GCS is away")
+
+        pool = PartitionPool(controller._spec, lambda spec, name: {}, lambda name: 1, lambda name, epoch: None, 1.0)
+        pool._actor_class = SimpleNamespace(options=lambda: SimpleNamespace(remote=start))  # type: ignore[assignment]
+        controller._pool = pool
+        _, (result,) = await controller.execute(CreateTopics((NewTopic("t", 1, 1),), False))
+        assert result.error is ErrorCode.NONE
+        assert tries == [0]
         await controller.stop()
 
     run(test)
