@@ -101,25 +101,33 @@ class GroupCalls:
     async def committed(
         self, partitions: Sequence[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed for these partitions; offsets in open transactions are waited for."""
+        """What the group has committed for these partitions; offsets in open transactions are waited for.
+
+        It is asked again if a topic was created again meanwhile: the answer was for the one before.
+        """
         deadline_s = time.monotonic() + timeout_ms / 1000
-        topics = self._broker.image.topics
-        wanted = tuple(
-            OffsetPartition(*one, topics[one.topic].topic_id if one.topic in topics else ZERO_UUID)
-            for one in partitions
-        )
         while True:
+            wanted = self._wanted(partitions)
             try:
                 answer = await self._once(OffsetFetchRequest(self.group_id, wanted, require_stable=True))
                 found = [(f"{one.topic}-{one.partition}", one.error) for one in answer.offsets]
                 self._check("look up", [("any partition", answer.error), *found])
-                break
             except RaykaError as error:
                 await self._patience(error, deadline_s)
+            else:
+                if self._wanted(partitions) == wanted:
+                    break
         return {
             partition: None if one.offset < 0 else OffsetAndMetadata(one.offset, one.metadata, one.leader_epoch)
             for partition, one in zip(partitions, answer.offsets, strict=True)
         }
+
+    def _wanted(self, partitions: Sequence[TopicPartition]) -> tuple[OffsetPartition, ...]:
+        topics = self._broker.image.topics
+        return tuple(
+            OffsetPartition(*one, topics[one.topic].topic_id if one.topic in topics else ZERO_UUID)
+            for one in partitions
+        )
 
     async def _commit(
         self, offsets: tuple[CommittedOffset, ...], member: ConsumerGroupMetadata, deadline_s: float

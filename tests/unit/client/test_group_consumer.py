@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.group.blocking import GroupConsumer
 from rayka.client.group.coordinator import OffsetAndMetadata
 from rayka.client.group.membership import MembershipState
-from rayka.coordinator.groups.requests import OffsetCommitRequest
+from rayka.coordinator.groups.requests import OffsetCommitRequest, OffsetFetchRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
@@ -358,6 +359,52 @@ def test_a_topic_that_comes_later_and_grows(cluster: Cluster) -> None:
     until(lambda: len(consumer.assignment()) == 3, consumer)
     cluster.admin().delete_topic("later")
     until(lambda: not consumer.assignment(), consumer)
+
+
+def test_the_end_of_a_deleted_topic_is_not_committed_for_one_of_its_name(cluster: Cluster) -> None:
+    """An offset without a topic's id counts for every topic of that name, whose first records were skipped."""
+    admin, settings = cluster.admin(), {**SETTINGS, "auto_commit_interval_ms": 3_600_000}
+    admin.create_topic("single", partitions=1)
+    write(cluster, 10, "single")
+    with cluster.consumer("g", ["single"], **settings) as consumer:
+        take(10, consumer)
+        admin.delete_topic("single")
+        until(lambda: consumer.assignment() == set(), consumer)
+        admin.create_topic("single", partitions=1)
+        assert consumer.committed(("single", 0)) is None
+        write(cluster, 12, "single", first=10)
+        assert numbers(take(12, consumer)) == [*range(10, 22)]
+
+
+def test_a_committed_offset_that_was_looked_up_before_its_topic_was_created_again_is_not_used(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin, execute, answered = cluster.admin(), connection.broker.groups.execute, threading.Event()
+    go_on = asyncio.Event()
+    admin.create_topic("single", partitions=1)
+    write(cluster, 10, "single")
+    with cluster.consumer("g", enable_auto_commit=False, **SETTINGS) as consumer:
+        consumer.assign([("single", 0)])
+        consumer.commit({("single", 0): 5})
+
+    async def late(*arguments: Any) -> Any:
+        answer = await execute(*arguments)
+        if isinstance(arguments[-1], OffsetFetchRequest) and not answered.is_set():
+            answered.set()
+            await go_on.wait()
+        return answer
+
+    monkeypatch.setattr(connection.broker.groups, "execute", late)
+    with cluster.consumer("g", **SETTINGS) as consumer:
+        with ThreadPoolExecutor(1) as program:
+            assigning = program.submit(consumer.assign, [("single", 0)])
+            assert answered.wait(60)
+            admin.delete_topic("single")
+            admin.create_topic("single", partitions=1)
+            write(cluster, 12, "single", first=10)
+            connection.loop.call_soon(go_on.set)
+            assigning.result(60)
+        assert numbers(take(12, consumer)) == [*range(10, 22)]
 
 
 def test_a_static_member_comes_back_to_its_partitions(cluster: Cluster) -> None:
