@@ -126,6 +126,7 @@ class AsyncConsumerConnector(AsyncClosing):
         self._members: list[StreamMember] = []
         self._filtered: list[_Filtered] = []
         self._watch: asyncio.Task[None] | None = None
+        self._seen_topics: object = None
         self._is_shut_down = False
         self._member("")  # raises for bad settings now, not with the first stream
 
@@ -154,7 +155,9 @@ class AsyncConsumerConnector(AsyncClosing):
         members = self._new_members(num_streams)
         topics = topic_filter.allowed(self._topics())
         await _join([(member, topics) for member in members])
+        self._require_running()
         self._filtered.append(_Filtered(topic_filter, members))
+        self._seen_topics = None  # a topic may have come meanwhile
         if self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self._follow_topics())
         return list(map(AsyncStream, members))
@@ -212,11 +215,10 @@ class AsyncConsumerConnector(AsyncClosing):
 
     async def _follow_topics(self) -> None:
         """Let the filtered streams read what passes their filters now."""
-        seen: object = None
         while True:
             topics = self._broker.image.topics
-            if topics is not seen:
-                seen = topics
+            if topics is not self._seen_topics:
+                self._seen_topics = topics
                 for topic_filter, members in self._filtered:
                     allowed = topic_filter.allowed(self._topics())
                     for member in members:

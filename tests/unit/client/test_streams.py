@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rayka.client.streams.streams
 from rayka.client.cluster import Cluster
 from rayka.client.streams.streams import AsyncStream, ConsumerConnector, Stream
 from rayka.client.streams.topic_filter import Blacklist, Whitelist
@@ -279,6 +280,49 @@ def test_a_white_list_notices_new_topics_and_a_black_list_too(cluster: Cluster) 
     assert owners(cluster, "other", "white") == {}
     assert owners(cluster, "events", "black") == {}
     assert owners(cluster, "__consumer_offsets", "black") == {}
+
+
+def test_a_topic_that_appears_while_streams_of_a_filter_join_is_read(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch of an earlier filter had seen the topic already, so the later one's streams had to wait for another."""
+    connector = cluster.async_consumer_connector("g", **SETTINGS)
+    join, admin = rayka.client.streams.streams._join, cluster.async_admin()
+
+    async def create() -> None:
+        (early,) = await connector.create_message_streams_by_filter(Whitelist("la.*"))
+
+        async def join_late(wanted: Any) -> None:
+            await admin.create_topic("later")
+            while await early.member.subscription() != {"later"}:
+                await asyncio.sleep(0)
+            await join(wanted)
+
+        monkeypatch.setattr(rayka.client.streams.streams, "_join", join_late)
+        (late,) = await connector.create_message_streams_by_filter(Whitelist("later"))
+        async with asyncio.timeout(60):
+            while await late.member.subscription() != {"later"}:
+                await asyncio.sleep(0)
+        await connector.shutdown()
+
+    cluster._connection.loop.run(create())
+
+
+def test_streams_of_a_filter_that_join_during_a_shutdown_are_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would watch for topics for ever."""
+    connector = cluster.async_consumer_connector("g", **SETTINGS)
+    join = rayka.client.streams.streams._join
+
+    async def join_late(wanted: Any) -> None:
+        await join(wanted)
+        await connector.shutdown()
+
+    monkeypatch.setattr(rayka.client.streams.streams, "_join", join_late)
+    with pytest.raises(RaykaError, match="The connector is shut down"):
+        cluster._connection.loop.run(connector.create_message_streams_by_filter(Whitelist("ev.*")))
+    assert connector._watch is None
 
 
 def test_shutting_down_ends_a_stream_that_waits(cluster: Cluster) -> None:
