@@ -6,13 +6,12 @@ what matches: timestamps need not rise with the offsets, so a time bounds a rang
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.ranges.plan import ListOffsets, OffsetRange
+from rayka.ranges.plan import MILLISECOND, ListOffsets, OffsetRange, since_epoch
 
 _OPERATORS = ("=", "in", ">", ">=", "<", "<=")
 _TYPES: Mapping[str, type] = {"topic": str, "partition": int, "offset": int, "timestamp": datetime}
@@ -43,6 +42,8 @@ class Condition(NamedTuple):
         if self.column not in _TYPES or self.operator not in _OPERATORS:
             message = f"{self} is not a condition: use {', '.join(_TYPES)} with {' '.join(_OPERATORS)}"
             raise RaykaError(ErrorCode.INVALID_REQUEST, message)
+        if self.operator == "in" and (isinstance(self.value, str) or not isinstance(self.value, Collection)):
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"{self} is not a condition: after in comes a list")
         for value in self.value if self.operator == "in" else [self.value]:
             wanted = _TYPES[self.column]
             if not isinstance(value, wanted) or isinstance(value, bool) or not getattr(value, "tzinfo", True):
@@ -91,7 +92,9 @@ def _from_time(ranges: list[OffsetRange], condition: Condition, list_offsets: Li
     if condition.operator in ("<", "<=") or (condition.operator == "in" and not condition.value):
         return ranges
     time = min(condition.value) if condition.operator == "in" else condition.value
-    time_ms = max(0, math.floor(time.timestamp() * 1000))
+    time_ms = since_epoch(time) // MILLISECOND
+    if time_ms < 0:  # it would stand for another offset, and a record without a time has -1
+        return ranges
     first = list_offsets({each.topic_partition: time_ms for each in ranges if len(each)})
     left = []
     for each in ranges:

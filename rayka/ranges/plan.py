@@ -12,7 +12,7 @@ import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeAlias
 
 from rayka.errors import ErrorCode, RaykaError
@@ -20,6 +20,8 @@ from rayka.types import OffsetSpec, TopicPartition
 
 NO_TOPIC_ID = uuid.UUID(int=0)
 """Stands for any topic of the name."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def _resolve(
             case "latest" | OffsetSpec.LATEST:
                 offsets[each] = bound.end_offset
             case datetime() as time:
-                times[each] = Timestamp(math.ceil(time.timestamp() * 1000))
+                times[each] = Timestamp(-(-since_epoch(time) // MILLISECOND))
             case Timestamp() as time:
                 times[each] = time
             case int() as offset if bound.start_offset <= offset <= bound.end_offset:
@@ -153,13 +155,19 @@ def _resolve(
 def _offsets_at(
     bounds: Mapping[TopicPartition, OffsetRange], times: Mapping[TopicPartition, Timestamp], list_offsets: ListOffsets
 ) -> dict[TopicPartition, int]:
-    offsets = dict(list_offsets({each: time.ms for each, time in times.items()})) if times else {}
+    asked = {each: time.ms if time.ms >= 0 else OffsetSpec.EARLIEST for each, time in times.items()}
+    offsets = dict(list_offsets(asked)) if asked else {}
     for each, offset in offsets.items():
         if offset < 0 and times[each].required:
             message = f"{each} has no record with timestamp {times[each].ms} or a later one"
             raise RaykaError(ErrorCode.INVALID_REQUEST, message)
         offsets[each] = bounds[each].end_offset if offset < 0 else offset
     return offsets
+
+
+def since_epoch(time: datetime) -> timedelta:
+    """Exactly; as a float of milliseconds it would be rounded, in some years to a later one."""
+    return time.astimezone(UTC) - _EPOCH
 
 
 def _position(positions: Positions, partition: TopicPartition) -> Any:

@@ -270,7 +270,7 @@ def _starting(given: _Options, query: Query) -> Positions:
     for_all = given.timestamp("startingTimestamp")
     if for_all is not None:
         return Timestamp(for_all, required)
-    times = given.per_partition("startingOffsetsByTimestamp", lambda ms: Timestamp(ms, required))
+    times = given.per_partition("startingOffsetsByTimestamp", lambda ms: Timestamp(_time(ms), required))
     if times is not None:
         return times
     text = given.text("startingOffsets")
@@ -289,7 +289,7 @@ def _ending(given: _Options) -> Positions:
     for_all = given.timestamp("endingTimestamp")
     if for_all is not None:
         return Timestamp(for_all)
-    times = given.per_partition("endingOffsetsByTimestamp", Timestamp)
+    times = given.per_partition("endingOffsetsByTimestamp", lambda ms: Timestamp(_time(ms)))
     if times is not None:
         return times
     text = given.text("endingOffsets")
@@ -301,6 +301,12 @@ def _ending(given: _Options) -> Positions:
     if _has(positions, "earliest", OffsetSpec.EARLIEST):
         raise invalid("endingOffsets can't be the earliest: there is nothing before it")
     return positions
+
+
+def _time(ms: int) -> int:
+    if ms < 0:
+        raise ValueError(f"{ms} is not milliseconds since 1970")
+    return ms
 
 
 def _offset(number: int) -> Position:

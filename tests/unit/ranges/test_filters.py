@@ -51,7 +51,7 @@ def conditions(draw):
 
 
 @settings(max_examples=examples(150), deadline=None)
-@given(st.lists(conditions(), max_size=3), st.lists(st.integers(0, 15), min_size=24, max_size=24))
+@given(st.lists(conditions(), max_size=3), st.lists(st.integers(-1, 15), min_size=24, max_size=24))
 def test_all_that_matches_is_read_and_exact_conditions_leave_nothing_else(wanted, times):
     times = dict(zip(PLACES, times, strict=True))
     records = [{"topic": "t", "partition": each[0], "offset": each[1], "timestamp": at(times[each])} for each in PLACES]
@@ -77,6 +77,13 @@ def test_all_that_matches_is_read_and_exact_conditions_leave_nothing_else(wanted
     assert places(wanted) <= left <= places([each for each in wanted if each.is_exact])
 
 
+def test_a_record_without_a_time_is_read_where_the_time_before_1970_that_it_shows_matches():
+    """Its timestamp is -1, a millisecond before 1970."""
+    whole = [OffsetRange("t", 0, 0, 9)]
+    for operator, value in ((">=", at(-1000)), ("=", at(-1)), ("in", [at(-1), at(5)])):
+        assert narrow(whole, [Condition("timestamp", operator, value)], lambda asked: dict.fromkeys(asked, 4)) == whole
+
+
 @pytest.mark.parametrize(
     "condition",
     [
@@ -84,6 +91,9 @@ def test_all_that_matches_is_read_and_exact_conditions_leave_nothing_else(wanted
         Condition("offset", "!=", 5),
         Condition("offset", "=", "5"),
         Condition("partition", "in", [1, True]),
+        Condition("partition", "in", 1),
+        Condition("partition", "in", iter([0, 1])),
+        Condition("topic", "in", "tu"),
         Condition("timestamp", ">", datetime(2026, 1, 1)),
     ],
 )

@@ -11,6 +11,8 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import OffsetRange, Timestamp, plan_ranges, split
 from tests.unit.ranges.topic import Topic, bounds, ranges
 
+FLOAT_MS = 1_074_898_927_045
+
 
 def test_a_range_is_a_split_unless_more_are_wanted():
     assert bounds(split(ranges((0, 10), (5, 5), (3, 4)))) == [(0, 0, 10), (2, 3, 4)]
@@ -41,6 +43,24 @@ def test_places_become_offsets():
     assert plan(starting="latest") == [(0, 100, 100), (1, 50, 50)]
     assert plan(starting=at) == plan(starting=Timestamp(1_000)) == [(0, 40, 100), (1, 50, 50)]
     assert plan(starting={"t": {0: 7, 1: "latest"}}, ending={"t": {0: 9, 1: 10}}) == [(0, 7, 9), (1, 50, 50)]
+
+
+def test_a_time_before_1970_is_before_every_record():
+    """Such a number of milliseconds would stand for the end of the log, its beginning, or nothing at all."""
+    topic = Topic((3, 100), (0, 50))
+    for time in (Timestamp(-1), Timestamp(-2, required=True), datetime.datetime(1960, 1, 1, tzinfo=datetime.UTC)):
+        assert bounds(plan_ranges(topic.topic_ids(), topic.list_offsets, time)) == [(0, 3, 100), (1, 0, 50)]
+        assert bounds(plan_ranges(topic.topic_ids(), topic.list_offsets, ending=time)) == [(0, 3, 3), (1, 0, 0)]
+
+
+def test_a_time_is_exact_to_the_millisecond():
+    """As a float, this one is a little later, and the record of that millisecond was left out."""
+    topic = Topic((0, 50))
+    topic.times = {FLOAT_MS: (40,), FLOAT_MS + 1: (41,)}
+    at = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(milliseconds=FLOAT_MS)
+    later = at + datetime.timedelta(microseconds=1)
+    for time, start in ((at, 40), (later, 41)):
+        assert bounds(plan_ranges(topic.topic_ids(), topic.list_offsets, time)) == [(0, start, 50)]
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,11 @@ def test_waiting_and_retries():
         ("batch", {"subscribe": "a", "endingOffsets": "earliest"}, "can't be the earliest"),
         ("batch", {"subscribe": "a", "endingOffsets": '{"a": {"0": -2}}'}, "can't be the earliest"),
         ("batch", {"subscribe": "a", "startingTimestamp": "noon"}, "use milliseconds since 1970"),
+        (
+            "batch",
+            {"subscribe": "a", "startingOffsetsByTimestamp": '{"a": {"0": -1}}'},
+            "-1 is not milliseconds since 1970",
+        ),
         ("batch", {"subscribe": "a", "minPartitions": "0"}, "use a number from 1"),
         ("batch", {"subscribe": "a", "failOnDataLoss": "maybe"}, "use true or false"),
         ("batch", {"subscribe": "a", "maxOffsetsPerTrigger": "5"}, "it is one of streaming queries only"),
