@@ -89,7 +89,7 @@ class ParquetSink:
 
     def _write(self, df: DataFrame, target: Path, batch: BatchIdentity) -> None:
         attempt = self._directory / f"_attempt-{batch.batch_id}-{uuid.uuid4().hex}"
-        (df if self._transform is None else self._transform(df)).write.parquet(attempt.as_uri())
+        (df if self._transform is None else self._transform(df)).write.parquet(f"file://{attempt}")  # not escaped
         for old in self._directory.glob("_attempt-*"):
             if old != attempt:
                 shutil.rmtree(old, ignore_errors=True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("pyspark")
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.ranges.plan import OffsetRange
 from rayka.spark import parquet_sink
+from rayka.spark.running import RunningBatch, run_batch
 from rayka.spark.sinks import ParquetSink
 from rayka.storage.files import RealFiles
 
@@ -25,6 +27,28 @@ def test_a_frame_from_another_thread_is_refused_where_the_first_one_is_written(t
     with pytest.raises(RaykaError, match="parquet_sink is for streams, in the thread") as refused:
         parquet_sink(tmp_path)(frame, 7)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+class Frame:
+    """A DataFrame whose writer takes a path as Hadoop does: as a URI in which nothing is escaped."""
+
+    def __init__(self) -> None:
+        self.write = self
+
+    def parquet(self, text: str) -> None:
+        """Write one file."""
+        folder = Path(text.removeprefix("file://"))
+        folder.mkdir(parents=True)
+        (folder / "part-0.parquet").write_bytes(b"rows")
+
+
+def test_a_path_may_have_any_characters(tmp_path: Path) -> None:
+    directory, frame = tmp_path / "Données 100% #1", Frame()
+    sink, rows = parquet_sink(directory), cast(Any, frame)
+    with run_batch(RunningBatch("s", (OffsetRange("clicks", 0, 0, 5),))):
+        sink(rows, 0)
+    assert (directory / "batch_id=0" / "part-0.parquet").read_bytes() == b"rows"
+    assert os.listdir(tmp_path) == [directory.name]
 
 
 def no_links(source: object, target: object) -> None:
