@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import logging
 import socket
 import time
 from collections import deque
@@ -26,11 +27,13 @@ from rayka.gateway.server.eager_task import start_eagerly
 from rayka.gateway.server.frames import FrameReceiver
 from rayka.gateway.server.handover import Affinity
 from rayka.gateway.server.header import parse_header
-from rayka.gateway.server.limits import CountedBytes, logger
+from rayka.gateway.server.limits import CountedBytes
 from rayka.gateway.server.request import Call, PendingRequest
 from rayka.gateway.server.response_writer import Part, ResponseWriter, plain_descriptor
 from rayka.gateway.wire.reader import Frame, FrameReader, MalformedFrame
 from rayka.gateway.wire.schema import schema
+
+logger = logging.getLogger("rayka.gateway")
 
 _TURN_S = 0.01  # of processor time
 _FRAMES_BETWEEN_LOOKS = 16
@@ -284,7 +287,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def start_call(self, request: PendingRequest) -> None:
         """Decode a request and handle it. Raises MalformedFrame."""
-        self.serve(request, _response(self.decode(request)))
+        self.serve(request, self.decode(request).respond())
 
     def decode(self, request: PendingRequest) -> Call:
         """The request for its handler. Raises MalformedFrame."""
@@ -396,10 +399,3 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.last_progress < before and (not self._requests or self._writer.is_blocked):
             logger.info("closed the idle connection from %s", self.client)
             self.abort()
-
-
-async def _response(call: Call) -> bytearray:
-    """Let the handler answer; the frame of its response."""
-    handle = call.pending.api.handle
-    assert handle is not None
-    return call.encode(await handle(call))

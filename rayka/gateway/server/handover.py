@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import glob
+import logging
 import os
 import socket
 import struct
@@ -25,8 +26,9 @@ from typing import Final
 from rayka.coordinator.groups.spec import OFFSETS_TOPIC
 from rayka.coordinator.transactions.spec import TRANSACTION_STATE_TOPIC
 from rayka.gateway.ports import Broker
-from rayka.gateway.server.limits import logger
 from rayka.types import TopicPartition
+
+logger = logging.getLogger("rayka.gateway")
 
 _FIRST_MOVE_REQUESTS: Final = 8
 _MOST_DOUBLINGS: Final = 10

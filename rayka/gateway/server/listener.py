@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 
 from rayka.config import BrokerConfig
@@ -11,8 +12,10 @@ from rayka.gateway.ports import Broker
 from rayka.gateway.server.connection import ClientConnection
 from rayka.gateway.server.context import Context
 from rayka.gateway.server.handover import HandoverListener
-from rayka.gateway.server.limits import logger, raise_descriptor_limit
+from rayka.gateway.server.limits import raise_descriptor_limit
 from rayka.gateway.server.node_usage import NodeUsage
+
+logger = logging.getLogger("rayka.gateway")
 
 _STOP_GRACE_S = 5.0
 _LONGEST_SWEEP_S = 1.0

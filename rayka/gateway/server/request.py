@@ -133,6 +133,12 @@ class Call:
         """A field of the request, `default` where this version lacks it."""
         return getattr(self.request, name, default)
 
+    async def respond(self) -> bytearray:
+        """Run the handler; returns the frame of its response."""
+        handle = self.pending.api.handle
+        assert handle is not None
+        return self.encode(await handle(self))
+
     def encode(self, response: Any) -> bytearray:
         """The frame of a response entity."""
         pending = self.pending

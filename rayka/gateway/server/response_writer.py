@@ -14,17 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rayka.gateway.server.limits import CountedBytes, logger
+from rayka.gateway.server.limits import CountedBytes
 from rayka.gateway.server.segment_files import SegmentFile, SegmentGone
 from rayka.types import FileSlice
 
 if TYPE_CHECKING:
     from rayka.gateway.server.context import Context
+
+logger = logging.getLogger("rayka.gateway")
 
 PIECE_BYTES: Final = 256 * 1024
 # After so many bytes other connections get their turn.

@@ -7,12 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rayka.config import BrokerConfig
-from rayka.gateway.server.limits import ConnectionCounts, Limits, RequestBytes
+from rayka.gateway.server.limits import ConnectionCounts, CountedBytes, Limits, RequestBytes
 from rayka.gateway.server.node_usage import NodeUsage
 
 PEER = """
@@ -89,6 +90,26 @@ def test_bytes_are_limited_over_processes_but_each_has_a_share_of_its_own(tmp_pa
     later.pop()()
     assert resumed == [1]
     assert not later
+    usage.close()
+
+
+def test_bytes_of_a_connection_are_counted_once_and_given_back() -> None:
+    later: list[Callable[[], None]] = []
+    usage = NodeUsage()
+    request_bytes = RequestBytes(100, usage, lambda delay_s, call: later.append(call))
+    receiving, kept = CountedBytes(request_bytes), CountedBytes(request_bytes)
+    for size in (60, 60, 80):
+        receiving.set(size)
+    kept.set(20)
+    assert request_bytes.used == 100
+    resumed = []
+    request_bytes.wait(lambda: resumed.append(request_bytes.used))
+    receiving.set(30)
+    later.pop()()
+    assert resumed == [50]
+    for counted in (receiving, kept):
+        counted.set(0)
+    assert request_bytes.used == 0
     usage.close()
 
 

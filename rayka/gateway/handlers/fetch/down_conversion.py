@@ -6,6 +6,7 @@ message knows that it must fetch more. From version 3 on the first message of a 
 
 from __future__ import annotations
 
+import logging
 from asyncio import Future
 from collections.abc import Sequence
 from functools import partial
@@ -14,9 +15,10 @@ from typing import Final, NamedTuple
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.fetch.request import FIRST_WITH_MAX_BYTES
 from rayka.gateway.server.context import Context
-from rayka.gateway.server.limits import logger
 from rayka.gateway.server.segment_files import SegmentFile, SegmentGone
 from rayka.types import FetchResult, FileSlice
+
+logger = logging.getLogger("rayka.gateway")
 
 FIRST_WITH_MAGIC_2: Final = 4
 _FIRST_WITH_MAGIC_1: Final = 2

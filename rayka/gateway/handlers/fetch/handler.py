@@ -6,6 +6,7 @@ as the client takes them. For versions 0-3 they are read at once, in a thread, a
 
 from __future__ import annotations
 
+import logging
 import uuid
 from asyncio import Future
 from collections.abc import Callable
@@ -17,12 +18,14 @@ from rayka.gateway.handlers.fetch.request import FIRST_WITH_TOPIC_ID, FIRST_WITH
 from rayka.gateway.handlers.fetch.response import Answered, FetchResponse
 from rayka.gateway.handlers.fetch.sessions import FetchContext, SessionPartition
 from rayka.gateway.server.context import Context
-from rayka.gateway.server.limits import COPIED_BYTES, logger
+from rayka.gateway.server.limits import COPIED_BYTES
 from rayka.gateway.server.request import PendingRequest
 from rayka.gateway.server.segment_files import SegmentGone
 from rayka.gateway.wire.leader_hints import LeaderHints
 from rayka.metadata.image import MetadataImage
 from rayka.types import FetchPartition, FetchResult, FileSlice, IsolationLevel, TopicPartition
+
+logger = logging.getLogger("rayka.gateway")
 
 T = TypeVar("T")
 

@@ -5,6 +5,7 @@ As in Kafka, these versions may carry record batches too; they stay as they are.
 
 from __future__ import annotations
 
+import logging
 from asyncio import Future
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,10 +13,11 @@ from functools import partial
 from rayka.errors import RaykaError
 from rayka.gateway.handlers.produce.request import ProduceRequest
 from rayka.gateway.server.context import Context
-from rayka.gateway.server.limits import logger
 from rayka.gateway.server.request import PendingRequest
 from rayka.storage.format.legacy.message import has_old_magic
 from rayka.types import AppendRequest, AppendResult
+
+logger = logging.getLogger("rayka.gateway")
 
 
 def needs_conversion(request: ProduceRequest) -> bool:

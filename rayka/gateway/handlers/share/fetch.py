@@ -6,6 +6,7 @@ with new records, and those with an error. Version 2 has the acquire mode, and r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from rayka.gateway.handlers.share.request import (
 from rayka.gateway.handlers.share.response import Answered, ShareFetchResponse
 from rayka.gateway.server.context import Context
 from rayka.gateway.server.eager_task import start_eagerly
-from rayka.gateway.server.limits import COPIED_BYTES, logger
+from rayka.gateway.server.limits import COPIED_BYTES
 from rayka.gateway.server.request import PendingRequest
 from rayka.gateway.wire.reader import FrameReader
 from rayka.gateway.wire.schema import ApiKey, schema
@@ -30,6 +31,8 @@ from rayka.share.config import AcquireMode
 from rayka.share.requests import ShareFetchParams, ShareFetchResult
 from rayka.share.session import FINAL_EPOCH, INITIAL_EPOCH, SharePartitionId
 from rayka.types import TopicPartition
+
+logger = logging.getLogger("rayka.gateway")
 
 _LONGEST_WAIT_MS = 60_000
 
