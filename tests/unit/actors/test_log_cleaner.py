@@ -153,7 +153,7 @@ def test_a_log_with_a_damaged_batch_is_left_alone_and_the_next_one_is_cleaned(tm
     check(lambda: Cleaned(tmp_path), test)
 
 
-def test_a_log_that_cannot_be_cleaned_for_now_keeps_no_other_from_its_turn(tmp_path: Path) -> None:
+def test_other_logs_are_cleaned_while_one_log_cannot_be(tmp_path: Path) -> None:
     async def test(subject: Cleaned) -> None:
         config = LogConfig(cleanup_policy=("compact",))
         other = subject.directory.open_log(TopicPartition("other", 0), uuid.uuid4(), config, now_ms=0)
@@ -175,7 +175,7 @@ def test_a_log_that_cannot_be_cleaned_for_now_keeps_no_other_from_its_turn(tmp_p
     check(lambda: Cleaned(tmp_path, **settings), test)
 
 
-def test_a_log_whose_round_fails_unexpectedly_keeps_no_other_from_its_turn(
+def test_other_logs_are_cleaned_after_an_unexpected_failure_of_a_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(subject: Cleaned) -> None:

@@ -32,7 +32,7 @@ def test_the_settings_in_force_are_those_that_were_given_on_the_command_line(tmp
     assert configs["log.dirs"] == str(tmp_path / "logs")
 
 
-def test_of_several_advertised_listeners_the_one_of_the_listener_counts(tmp_path: Path) -> None:
+def test_the_advertised_listener_with_the_name_of_the_listener_is_used(tmp_path: Path) -> None:
     given = {
         "listeners": "INSIDE://0.0.0.0:29123",
         "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",

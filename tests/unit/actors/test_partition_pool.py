@@ -110,7 +110,7 @@ def test_the_partitions_of_an_actor_that_does_not_register_again_lose_their_lead
     run(test)
 
 
-def test_a_running_process_sees_that_it_was_taken_for_dead() -> None:
+def test_a_running_process_notices_that_the_image_has_it_offline() -> None:
     cluster = Cluster()
     cluster.add_broker(actors=1)
     own = ActorRegistration("a1-0", 1, "/data/a1-0", "life-1", DIRECTORY)

@@ -73,9 +73,7 @@ def test_ray_starts_with_the_settings_and_leaves_none_in_the_users_process(
     assert dict(os.environ) == before
 
 
-def test_a_ray_of_its_own_is_started_also_where_ray_address_names_another(
-    data_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ray_is_started_although_ray_address_names_another(data_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a job of Ray. Ray would refuse the settings with which rayka starts one."""
     given: dict[str, Any] = {}
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")

@@ -164,7 +164,7 @@ def test_every_partition_of_a_round_is_answered_when_a_close_fails_after_an_fsyn
     asyncio.run(run())
 
 
-def test_the_flush_of_a_deleted_partition_answers_nobody_who_wrote_to_its_successor(tmp_path: Path) -> None:
+def test_the_flush_of_a_deleted_partition_answers_no_append_to_its_successor(tmp_path: Path) -> None:
     async def check() -> None:
         leader = Leader(tmp_path)
         before = leader.append(FLUSHED)

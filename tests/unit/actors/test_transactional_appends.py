@@ -156,7 +156,7 @@ def test_a_partition_that_is_not_here_fails_alone(tmp_path: Path) -> None:
     check(tmp_path, test)
 
 
-def test_a_marker_that_overtakes_the_answer_makes_it_worthless(tmp_path: Path) -> None:
+def test_a_marker_that_comes_before_the_answer_ends_the_verification(tmp_path: Path) -> None:
     async def test(leader: Leader) -> None:
         delayed = leader.append(0, ORDERS)
         await asyncio.sleep(0)

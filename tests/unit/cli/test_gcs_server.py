@@ -251,7 +251,7 @@ def test_a_gcs_that_nobody_restarted_is_left_when_the_raylet_ends(machine: Machi
     assert guarded.gcs.poll() is None
 
 
-def test_ray_stop_ends_the_gcs_for_good(machine: Machine) -> None:
+def test_ray_stop_ends_the_gcs_without_a_restart(machine: Machine) -> None:
     guarded = Guarded(machine)
     guarded.gcs.kill()
     kill(guarded.raylet)

@@ -155,7 +155,7 @@ def test_gives_up_after_several_failures(supervised: Run, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("supervised", ["dies-after-first"], indirect=True)
-def test_gives_up_after_a_good_life_too(supervised: Run) -> None:
+def test_gives_up_also_after_a_run_that_was_ready(supervised: Run) -> None:
     child, _ = supervised.next_life()
     supervised.wait_ready()
     os.kill(child, signal.SIGKILL)

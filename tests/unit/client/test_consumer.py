@@ -584,7 +584,7 @@ def test_a_new_assignment_keeps_positions_that_stay(cluster: Cluster) -> None:
             consumer.seek(EVENTS, 0)
 
 
-def test_a_partition_that_is_assigned_twice_is_one_that_goes_on_where_it_is(cluster: Cluster) -> None:
+def test_a_partition_that_is_assigned_twice_keeps_its_position(cluster: Cluster) -> None:
     fill(cluster, 30)
     with reader(cluster) as consumer:
         given = take(consumer, 10, max_records=10)

@@ -142,7 +142,7 @@ def test_any_mixture_of_calls_and_faults(
         assert [record.offset for record in of_thread] == [each.get().offset for each in futures if each.succeeded()]
 
 
-def test_the_loop_sees_to_what_nobody_waits_for(channel: FaultyChannel, producer: Producer) -> None:
+def test_the_event_loop_completes_sends_that_no_thread_waits_for(channel: FaultyChannel, producer: Producer) -> None:
     before = channel.appends
     future = producer.send("events", b"alone")
     wait_until(future.done, WAIT_S, "the outcome")

@@ -122,7 +122,7 @@ def test_closing_commits_and_the_next_goes_on_there(cluster: Cluster) -> None:
         assert numbers(take(20, consumer)) == [*range(100, 120)]
 
 
-def test_iteration_commits_what_was_given_out(cluster: Cluster) -> None:
+def test_iteration_commits_the_records_that_were_returned(cluster: Cluster) -> None:
     write(cluster, 100)
     with cluster.consumer("g", ["events"], consumer_timeout_ms=5000, **SETTINGS) as consumer:
         given = list(itertools.islice(consumer, 30))

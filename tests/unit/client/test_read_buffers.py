@@ -18,7 +18,7 @@ def address(view: memoryview) -> int:
     return int(np.frombuffer(view, np.uint8).ctypes.data)
 
 
-def test_a_buffer_is_used_again_when_nobody_has_it() -> None:
+def test_a_buffer_is_reused_when_it_has_no_views() -> None:
     buffers = ReadBuffers()
     first = buffers.take(MIB)
     of_first = address(first)
@@ -41,7 +41,7 @@ def test_a_tool_that_looks_at_variables_changes_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 6 * MIB), st.booleans()), max_size=12))
-def test_what_somebody_has_is_never_written_over(asked: list[tuple[int, bool]]) -> None:
+def test_a_buffer_in_use_is_never_overwritten(asked: list[tuple[int, bool]]) -> None:
     buffers, held = ReadBuffers(), []
     for number, (size, is_held) in enumerate(asked):
         view = buffers.take(size)
@@ -53,7 +53,7 @@ def test_what_somebody_has_is_never_written_over(asked: list[tuple[int, bool]]) 
     assert [view[0] for view, _ in held] == [number for _, number in held]
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_unused_buffers_are_bounded() -> None:
     buffers = ReadBuffers()
     views = [buffers.take(3 * MIB) for _ in range(20)]
     views.clear()

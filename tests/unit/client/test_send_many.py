@@ -115,7 +115,7 @@ def test_tables_of_other_libraries(cluster: Cluster, table: Any) -> None:
     assert values(cluster, "events") == [b"ab", b"cd"]
 
 
-def test_what_is_no_table_is_refused(cluster: Cluster) -> None:
+def test_a_value_that_is_not_a_table_is_refused(cluster: Cluster) -> None:
     with cluster.producer() as producer, pytest.raises(RaykaError, match="a table is a pyarrow"):
         producer.send_table("events", 7)
 

@@ -194,7 +194,7 @@ def test_a_commit_reports_what_an_earlier_poll_could_not_deliver(cluster: Cluste
         assert count_in_flight(cluster) == 0
 
 
-def test_a_poll_and_a_commit_at_once_send_what_was_not_delivered_once(cluster: Cluster, leaders: AwayLeaders) -> None:
+def test_concurrent_poll_and_commit_resend_an_acknowledgement_only_once(cluster: Cluster, leaders: AwayLeaders) -> None:
     configure(cluster, **{"share.record.lock.duration.ms": "30000"})
     write(cluster, 1)
 

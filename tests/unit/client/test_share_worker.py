@@ -115,7 +115,7 @@ def test_a_result_that_overtakes_an_earlier_one_waits_for_it() -> None:
 
 @pytest.mark.usefixtures("_elsewhere")
 @pytest.mark.parametrize("failed_first", [True, False])
-def test_a_call_that_fails_releases_what_has_no_result(failed_first: bool) -> None:
+def test_a_failed_call_releases_the_records_without_a_result(failed_first: bool) -> None:
     pool, handle = Pool(), Handle()
 
     async def process() -> None:

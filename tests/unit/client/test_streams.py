@@ -173,7 +173,7 @@ def test_batches_in_asyncio(cluster: Cluster) -> None:
     assert sorted(asyncio.run(program())) == [*range(20)]
 
 
-def test_commit_offsets_counts_what_was_given_out(cluster: Cluster) -> None:
+def test_commit_offsets_covers_the_records_that_were_returned(cluster: Cluster) -> None:
     cluster.admin().create_topic("one")
     write(cluster, 10, "one")
     connector = cluster.consumer_connector("g", enable_auto_commit=False, **SETTINGS)

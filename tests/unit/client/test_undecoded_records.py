@@ -41,7 +41,7 @@ def test_a_thread_gets_its_own_records_while_another_looks_at_others(records: Lo
     assert [record.offset for record in records.records(0, 2)] == [0, 1]
 
 
-def test_plain_python_goes_on_while_another_thread_begins_to_use_compiled_code(records: LookedAtMeanwhile) -> None:
+def test_plain_python_continues_while_another_thread_loads_compiled_code(records: LookedAtMeanwhile) -> None:
     made = MadeRecords(records.records(0, 4))
     again = LookedAtMeanwhile(records._data, records._batches, 0, PARTITION)
     decode = again._decode

@@ -75,7 +75,7 @@ def test_changes_keep_the_place_and_what_the_reader_knows() -> None:
     assert fetch.admits(changed, FetchResult(0, 11, 11, 3))
 
 
-def test_after_an_error_the_reader_is_told_that_it_is_over() -> None:
+def test_the_first_result_after_an_error_is_news_for_the_session() -> None:
     cache = sessions()
     full = cache.begin(0, 0, partitions(1), [], False, 0)
     (partition,) = full.partitions

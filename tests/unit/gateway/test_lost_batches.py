@@ -165,7 +165,7 @@ def test_sequences_that_have_begun_again_at_0_come_later() -> None:
     assert not lost.holds_back(request_of(2**31 - 2), 1)
 
 
-def test_answers_that_overtake_a_loss_are_not_believed() -> None:
+def test_a_sequence_error_after_a_lost_batch_becomes_the_error_of_the_loss() -> None:
     lost = LostBatches()
     lost.settle(request_of(5), AppendResult(NOT_LEADER), 0)
     later = lost.settle(request_of(6), AppendResult(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0)

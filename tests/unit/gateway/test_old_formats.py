@@ -291,7 +291,7 @@ def test_zstd_cannot_be_fetched(version: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3])
-def test_a_fetch_passes_over_transaction_markers_and_waits_behind_them(version: int, tmp_path: Path) -> None:
+def test_a_fetch_skips_transaction_markers_and_waits_after_them(version: int, tmp_path: Path) -> None:
     """A client that got nothing would ask for the marker for ever."""
 
     async def main() -> None:

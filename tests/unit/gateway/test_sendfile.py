@@ -244,7 +244,7 @@ def test_a_disk_that_fails_after_its_client_has_left_is_no_error_of_the_event_lo
     run(tmp_path, check)
 
 
-def test_responses_of_nothing_but_empty_parts_are_passed_over(tmp_path: Path) -> None:
+def test_responses_of_empty_parts_only_are_skipped(tmp_path: Path) -> None:
     async def check(listener: Listener, broker: LocalBroker) -> None:
         client = await WireClient.connect(listener.port)
         await client.ask(ApiKey.API_VERSIONS, 0, b"")

@@ -56,7 +56,7 @@ def test_a_planned_batch_survives_and_a_new_partition_begins_at_its_start(tmp_pa
         assert stream.process() == [(0, 3, 9), (1, 0, 6)]
 
 
-def test_nothing_new_is_no_batch(tmp_path):
+def test_without_new_records_there_is_no_batch(tmp_path):
     with Stream(tmp_path, Topic((5, 5))) as stream:
         assert stream.next() is None
         stream.topic.bounds = [(5, 6)]

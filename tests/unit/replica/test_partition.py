@@ -69,7 +69,7 @@ def test_a_flush_makes_an_append_visible(tmp_path: Path) -> None:
     partition.validate_state()
 
 
-def test_a_new_leader_tells_no_end_below_the_one_that_readers_may_have_seen(tmp_path: Path) -> None:
+def test_a_new_leader_reports_no_end_below_one_that_readers_may_have_seen(tmp_path: Path) -> None:
     """KIP-207. What the high watermark has passed is known all the while."""
     partition = leader(tmp_path, flush_messages=1)
 

@@ -117,7 +117,7 @@ def test_avro_that_fits(written, value, kind, read, on_error):
 
 
 @pytest.mark.parametrize("behind", [b"\0", b"more"])
-def test_bytes_behind_an_avro_record_are_not_passed_over(behind):
+def test_bytes_after_an_avro_record_are_refused(behind):
     """They show that the value was written with another schema, or that `prefix_bytes` is missing."""
     require_lost(avro("long", 7) + behind, avro_values, column(LongType()), record_of("long"))
 

@@ -107,9 +107,7 @@ def test_max_compaction_lag_ms_closes_the_active_segment(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("cleaned_offset", [None, 0, 99], ids=["never", "before the start", "beyond the end"])
-def test_a_checkpoint_that_the_log_has_left_behind_counts_for_nothing(
-    tmp_path: Path, cleaned_offset: int | None
-) -> None:
+def test_a_cleaner_checkpoint_outside_of_the_log_is_ignored(tmp_path: Path, cleaned_offset: int | None) -> None:
     log = open_compacted(tmp_path, cleanup_policy=("compact", "delete"))
     write(log, (b"a", b"1"))
     write(log, (b"a", b"2"))
@@ -332,7 +330,7 @@ def test_truncation_to_an_offset_in_a_gap_leaves_nothing_out(tmp_path: Path, off
     assert list(read(log)) == [*(kept for kept in (0, 5, 6) if kept < offset), end_offset]
 
 
-def test_truncation_to_an_offset_in_a_gap_keeps_no_producer_snapshot_from_behind_the_end(
+def test_truncation_into_a_gap_removes_producer_snapshots_beyond_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A later start would take it for the producers' state at an offset that has other records by then."""

@@ -253,7 +253,7 @@ def test_gaps_that_compaction_left_cost_no_data_when_the_checkpoint_does_not_tel
         directory = open_directory(tmp_path)
 
 
-def test_records_in_the_place_of_lost_ones_are_not_taken_for_compacted(tmp_path: Path) -> None:
+def test_records_in_place_of_lost_ones_are_not_mistaken_for_compacted(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     log = open_log(directory)
     for _ in range(4):
@@ -418,7 +418,7 @@ def test_a_flush_that_the_deletion_of_its_segments_overtook_leaves_no_files(tmp_
     assert log.recovery_point == log.log_end_offset
 
 
-def test_a_log_whose_deletion_a_crash_cut_short_goes_at_the_next_start(tmp_path: Path) -> None:
+def test_a_deletion_that_a_crash_interrupted_is_finished_at_the_next_start(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     directory.delete_log(open_log(directory), "abc")
     kill(directory)
@@ -588,7 +588,7 @@ def test_a_start_misses_no_partition_when_one_call_to_the_disk_fails(tmp_path: P
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
-def test_a_file_whose_state_is_not_known_is_not_taken_for_missing(
+def test_a_file_that_cannot_be_examined_is_not_mistaken_for_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
     files = RealFiles()

@@ -136,7 +136,7 @@ class TestUpConversion:
         assert refused(wrap(b"", magic, Codec.SNAPPY, 0, NOW)) is ErrorCode.CORRUPT_MESSAGE
         assert refused(wrap(b"no gzip", magic, Codec.GZIP, 0, NOW)) is ErrorCode.CORRUPT_MESSAGE
 
-    def test_a_compressed_message_stands_alone(self, magic: int) -> None:
+    def test_a_compressed_message_must_be_the_only_one_of_its_set(self, magic: int) -> None:
         twice = compressed_set(MESSAGES, magic, Codec.GZIP) * 2
         assert refused(twice) is ErrorCode.INVALID_RECORD
         assert refused(encode(MESSAGES[0], magic) + compressed_set(MESSAGES, magic, Codec.LZ4))
@@ -237,7 +237,7 @@ class TestDownConversion:
     def test_a_part_of_a_batch_at_the_end_is_left_out(self, magic: int) -> None:
         assert read_message_set(down(BATCH + BATCH[:-1], magic)) == as_magic(MESSAGES, magic)
 
-    def test_a_batch_that_compaction_emptied_is_passed_over(self, magic: int) -> None:
+    def test_a_batch_that_compaction_emptied_is_skipped(self, magic: int) -> None:
         empty = rebuild_batch(read_header(BATCH), [])
         assert convert_down(bytes(empty), magic, 0, 1_000, is_hard_limit=True) == (b"", 6)
 
@@ -245,7 +245,7 @@ class TestDownConversion:
 BATCH_LZ4 = bytes(build_batch(RECORDS, codec=Codec.LZ4))
 
 
-def test_log_append_time_is_told_in_magic_1() -> None:
+def test_messages_of_magic_1_carry_the_log_append_time() -> None:
     batch = bytes(build_batch(RECORDS, timestamp_type=TimestampType.LOG_APPEND_TIME))
     messages = down(batch, 1)
     assert messages[17] == LOG_APPEND_TIME

@@ -170,7 +170,7 @@ def test_damage_at_the_end_is_cut_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 100])
-def test_messages_behind_record_batches_are_not_taken_for_damage(size: int, tmp_path: Path) -> None:
+def test_old_messages_after_record_batches_are_not_mistaken_for_damage(size: int, tmp_path: Path) -> None:
     """Kafka's `message.format.version` could be lowered too."""
     batch = bytes(build_batch([Record(0, START_MS, b"k", b"magic 2")]))
     data = batch + message_set([Message(1, START_MS, b"k", bytes(size))], 1)
@@ -181,7 +181,7 @@ def test_messages_behind_record_batches_are_not_taken_for_damage(size: int, tmp_
     assert (tmp_path / FIRST_SEGMENT).read_bytes() == data
 
 
-def test_an_empty_preallocated_segment_is_not_taken_for_an_old_one(tmp_path: Path) -> None:
+def test_an_empty_preallocated_segment_is_not_mistaken_for_an_old_one(tmp_path: Path) -> None:
     """Its zeros look like magic 0. To convert them would write a file of `segment.bytes` at each start."""
 
     class WrittenFiles(RealFiles):
@@ -194,7 +194,7 @@ def test_an_empty_preallocated_segment_is_not_taken_for_an_old_one(tmp_path: Pat
     assert reopen(tmp_path, files=WrittenFiles()).log_end_offset == 0
 
 
-def test_messages_that_do_not_hold_what_they_should_make_the_log_unavailable(tmp_path: Path) -> None:
+def test_malformed_old_messages_make_the_log_unavailable(tmp_path: Path) -> None:
     """The CRC is right, so this is no damage that recovery may cut off."""
     data = encode(Message(0, START_MS, None, b"not gzip"), 1, Codec.GZIP)
     (tmp_path / FIRST_SEGMENT).write_bytes(data)

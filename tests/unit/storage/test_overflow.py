@@ -73,7 +73,7 @@ def test_segments_that_are_far_apart_and_fit_are_left_alone(tmp_path: Path) -> N
     assert (tmp_path / f"{0:020d}.log").stat().st_ino == inode
 
 
-def test_damage_in_an_overflowed_segment_costs_what_lies_behind_it(tmp_path: Path) -> None:
+def test_damage_in_an_overflowed_segment_loses_the_records_after_it(tmp_path: Path) -> None:
     directory = overflowed(tmp_path / "log")
     path = directory / f"{0:020d}.log"
     data = bytearray(path.read_bytes())

@@ -161,7 +161,7 @@ def test_the_next_transaction_may_begin_while_the_marker_of_the_one_before_is_on
     assert log.last_stable_offset == 3
 
 
-def test_the_end_of_a_transaction_makes_its_own_verification_worthless(tmp_path: Path) -> None:
+def test_the_end_of_a_transaction_ends_its_verification(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     delayed = begin(log)
     mark(log, epoch=1, version=2)

@@ -221,7 +221,7 @@ def test_an_initialization_that_failed_is_tried_again() -> None:
     assert groups.heartbeat(epoch=joined.member_epoch).to_initialize == joined.to_initialize
 
 
-def test_an_initialization_that_nobody_reported_is_tried_again_in_time() -> None:
+def test_an_initialization_without_a_report_is_retried() -> None:
     groups = ShareGroups()
     groups.initializes = False
     joined = groups.heartbeat(topics=("t",))
@@ -336,7 +336,7 @@ def test_a_topic_is_not_initialized_while_its_state_is_being_deleted() -> None:
     assert answer.to_initialize == (SharePartitionToInitialize(T, 0), SharePartitionToInitialize(T, 1))
 
 
-def test_a_deletion_that_nobody_reported_does_not_keep_a_topic_from_members_for_ever() -> None:
+def test_a_deletion_without_a_report_blocks_its_topic_only_for_a_while() -> None:
     groups = ShareGroups()
     groups.join()
     groups.heartbeat(epoch=-1)
@@ -372,7 +372,7 @@ def test_a_group_can_be_deleted_when_its_state_is() -> None:
 
 
 @pytest.mark.parametrize("after_ms", [30_000, 5])
-def test_a_group_that_is_made_again_fences_leaders_that_know_the_one_before(after_ms: int) -> None:
+def test_a_recreated_group_fences_leaders_of_the_group_before_it(after_ms: int) -> None:
     groups = ShareGroups()
     before = groups.join()
     groups.heartbeat(epoch=-1)
@@ -386,7 +386,7 @@ def test_a_group_that_is_made_again_fences_leaders_that_know_the_one_before(afte
     assert 0 < again < 1 << 24, "librdkafka can't read others"
 
 
-def test_offsets_are_deleted_by_name_also_if_the_topic_was_made_again_while_the_coordinator_was_away() -> None:
+def test_offsets_are_deleted_by_name_although_the_topic_was_recreated_meanwhile() -> None:
     groups = ShareGroups()
     groups.join()
     again = uuid.UUID(int=0)
