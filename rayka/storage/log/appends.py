@@ -58,8 +58,10 @@ class LogAppends(LogState):
         records, headers = batches = self._validator.validate(records, now_ms, from_client=origin_is_client)
         duplicate = self._producers.check(headers, from_client=origin_is_client, verification=verification)
         if duplicate is not None:
-            first_offset, last_offset = duplicate.first_offset, duplicate.last_offset
-            return AppendInfo(first_offset, last_offset, log_start_offset=self.log_start_offset, is_duplicate=True)
+            append_time_ms = self._validator.log_append_time(duplicate.timestamp)
+            return AppendInfo(
+                duplicate.first_offset, duplicate.last_offset, append_time_ms, self.log_start_offset, is_duplicate=True
+            )
         if not origin_is_client:
             self._check_markers(batches, transaction_version)
         base_offset = self._local.log_end_offset

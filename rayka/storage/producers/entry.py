@@ -15,7 +15,7 @@ NO_COORDINATOR_EPOCH = -1
 
 
 class AppendedBatch(NamedTuple):
-    """A batch that was appended: `offset_delta` is its last offset less its first."""
+    """A batch that was appended: `offset_delta` is its last offset less its first, `timestamp` its largest."""
 
     last_sequence: int
     last_offset: int

@@ -5,8 +5,8 @@ engine document, "Snapshot file format".
 
 Kafka writes one entry for each producer, with its last batch, and so forgets over a restart four of the five batches
 that a producer may send again. Here each batch has an entry, in their order. Kafka reads such a file too: of
-several entries for a producer the last one counts. The timestamp is the time at which the broker appended the last
-batch.
+several entries for a producer the last one counts. Its timestamp is the time at which the broker appended that batch;
+the entries before it have the largest timestamp of their batch.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ def encode(entries: Iterable[ProducerEntry]) -> bytes:
 
 def _pack(entry: ProducerEntry) -> Iterator[bytes]:
     identity = entry.producer_id, entry.producer_epoch
-    batches = [batch._replace(timestamp=entry.last_seen_ms) for batch in entry.batches or (_NO_BATCH,)]
-    for batch in batches[:-1]:
+    *earlier, last = entry.batches or (_NO_BATCH,)
+    for batch in earlier:
         yield _ENTRY.pack(*identity, *batch, entry.coordinator_epoch, NO_OFFSET)
-    yield _ENTRY.pack(*identity, *batches[-1], entry.coordinator_epoch, entry.current_txn_first_offset)
+    last = last._replace(timestamp=entry.last_seen_ms)
+    yield _ENTRY.pack(*identity, *last, entry.coordinator_epoch, entry.current_txn_first_offset)
 
 
 def decode(data: bytes) -> list[ProducerEntry]:
