@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 from typing import NamedTuple
 
+from rayka.storage.directory.disk_state import NO_SPACE
 from rayka.storage.files import RealFiles
 from rayka.storage.segments.segment import DELETED_SUFFIX
 
@@ -46,7 +46,7 @@ def _rename_deleted(files: RealFiles, path: str) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in NO_SPACE:
             raise
         files.remove_if_present(path)
         return ""

@@ -93,7 +93,10 @@ class LogLoader:
         self._is_clean = last_run.clean_shutdown
         self._may_have_gaps = last_run.was_cleaned or "compact" in config.cleanup_policy
         self._rebuilt: set[Segment] = set()
+        self._cut: set[Segment] = set()
         self._rebuilt_from: int | None = None
+        self._has_removed = False
+        """Whether a segment or snapshot was removed in whose place others may come: it must not come back."""
         self._replay: ProducerReplay | None = None
 
     def load(self, producers: ProducerState) -> LoadedLog:
@@ -114,6 +117,8 @@ class LogLoader:
         start_offset, end_offset = self._settle_offsets()
         self._settle_epochs(start_offset, end_offset)
         self._load_producers(producers, end_offset)
+        if self._has_removed:
+            self._files.sync_path(self._directory)
         self._note_flushed(end_offset)
         self._segments.active.activate()
         return LoadedLog(self._segments, start_offset, end_offset, self._leader_epochs, producers)
@@ -210,8 +215,8 @@ class LogLoader:
             replay = None if start else self._begin_replay(producers, segment)
             if replay is not None:
                 segment.transaction_index.reset()
-            was_cut = self._recover_segment(segment, start, replay)
-            if was_cut or self._ends_early(segment):
+            self._recover_segment(segment, start, replay)
+            if (segment in self._cut or self._ends_early(segment)) and not self._is_deleted(segment):
                 self._drop_segments_after(segment)
                 return
 
@@ -249,11 +254,16 @@ class LogLoader:
             return False
         return segment.next_offset() != following.base_offset
 
-    def _recover_segment(self, segment: Segment, start: int, replay: ProducerReplay | None = None) -> bool:
-        """Cut off damage from a batch on and bring the indexes in line; whether anything was cut off."""
+    def _is_deleted(self, segment: Segment) -> bool:
+        """Whether all records up to the next segment were deleted: nobody misses those that are missing."""
+        following = self._segments.after(segment)
+        return following is not None and following.base_offset <= self._last_run.log_start_offset
+
+    def _recover_segment(self, segment: Segment, start: int, replay: ProducerReplay | None = None) -> None:
+        """Cut off damage from a batch on and bring the indexes in line."""
         end = self._reindex_intact(segment, start, replay)
-        is_damaged = end < segment.size
-        if is_damaged:
+        if end < segment.size:
+            self._cut.add(segment)
             self._files.truncate(segment.descriptor(), end)
             segment.size = end
             segment.transaction_index.truncate_to(segment.next_offset() or segment.base_offset)
@@ -267,7 +277,6 @@ class LogLoader:
             self._rebuilt_from = segment.base_offset
         segment.close()
         self._rebuilt.add(segment)
-        return is_damaged
 
     def _reindex_intact(self, segment: Segment, start: int, replay: ProducerReplay | None) -> int:
         """Index the batches from `start` to the first damage again, and `replay` them; returns where the last ends."""
@@ -309,6 +318,7 @@ class LogLoader:
             for path in segment.paths:
                 self._files.remove_if_present(path)
         self._segments.remove(gone)
+        self._has_removed = self._has_removed or bool(gone)
 
     # -- 4. offsets, epochs, producers ----------------------------------------------------------
 
@@ -325,6 +335,7 @@ class LogLoader:
                     self._files.remove_if_present(path)
             self._segments.release()
             self._segments = Segments()
+            self._has_removed = True
             self._replay = None
             self._start_at(start_offset)
             end_offset = start_offset
@@ -368,6 +379,7 @@ class LogLoader:
         limit = end_offset if self._rebuilt_from is None else min(end_offset, self._rebuilt_from)
         base_offsets = {segment.base_offset for segment in self._segments}
         latest = max((offset for offset in producers.snapshots if offset <= end_offset), default=end_offset)
+        self._has_removed = self._has_removed or any(offset > end_offset for offset in producers.snapshots)
         producers.keep_snapshots(base_offsets | {latest})
         producers.write_snapshots()
         if self._is_clean and self._rebuilt_from is None and not producers.snapshots:

@@ -125,8 +125,9 @@ class LogRetention(LogAppends):
         if segments:
             self.write_snapshots()
         deletion = self.delete_segments(segments, now_ms)
+        removal = None if deletion is None else deletion.rename(self._files)
         self.write_epochs()
-        return None if deletion is None else deletion.rename(self._files)
+        return removal
 
 
 def deletable(
