@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from rayka.client.producer.producer import AsyncProducer
     from rayka.client.settings import ConsumerConfig, ConsumerOptions, ProducerConfig, ProducerOptions
     from rayka.client.share.blocking import ShareConsumer
+    from rayka.client.share.commits import ProcessingCounts
     from rayka.client.share.consumer import AsyncShareConsumer, ShareConsumerOptions
-    from rayka.client.share.pool import ProcessingCounts, ProcessingPool
+    from rayka.client.share.pool import ProcessingPool
     from rayka.client.share.records import ShareRecord
     from rayka.client.streams.streams import AsyncConsumerConnector, AsyncStream, ConsumerConnector, Stream
     from rayka.client.streams.topic_filter import Blacklist, TopicFilter, Whitelist
@@ -60,7 +61,8 @@ _MODULES = {
     "rayka.client.settings": ("ConsumerConfig", "ConsumerOptions", "ProducerConfig", "ProducerOptions"),
     "rayka.client.share.blocking": ("ShareConsumer",),
     "rayka.client.share.consumer": ("AsyncShareConsumer", "ShareConsumerOptions"),
-    "rayka.client.share.pool": ("ProcessingCounts", "ProcessingPool"),
+    "rayka.client.share.commits": ("ProcessingCounts",),
+    "rayka.client.share.pool": ("ProcessingPool",),
     "rayka.client.share.records": ("ShareRecord",),
     "rayka.client.streams.streams": ("AsyncConsumerConnector", "AsyncStream", "ConsumerConnector", "Stream"),
     "rayka.client.streams.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),

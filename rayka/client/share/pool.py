@@ -16,13 +16,13 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ray.exceptions import RayError
 
 from rayka.client.loop import Closing, LoopThread, Shell, blocking
-from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
+from rayka.client.share.commits import PoolCommits, ProcessingCounts
+from rayka.client.share.consumer import AsyncShareConsumer
 from rayka.client.share.processing import name_of
 from rayka.client.share.record_socket import ProcessedRecord
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
@@ -47,32 +47,11 @@ _CLOSE_TIMEOUT_MS: Final = 30_000
 _RELEASED: Final = RecordAcknowledgement(AcknowledgeType.RELEASE, 0)
 
 
-@dataclass(slots=True)
-class ProcessingCounts:
-    """How many records had each outcome. `lost`: their acknowledgement was refused, so they are delivered again."""
-
-    accepted: int = 0
-    released: int = 0
-    rejected: int = 0
-    lost: int = 0
-
-    def add(self, acknowledgement: RecordAcknowledgement, *, is_durable: bool) -> None:
-        """Count one record."""
-        if not is_durable:
-            self.lost += 1
-        elif acknowledgement.type == AcknowledgeType.ACCEPT:
-            self.accepted += 1
-        elif acknowledgement.type == AcknowledgeType.REJECT:
-            self.rejected += 1
-        else:
-            self.released += 1
-
-
 class AsyncProcessingPool:
     """To be used in the event loop where it was made.
 
     Invariant: each leased record is in one place: it waits for an actor (`_waiting`), an actor has it (`records` of its
-    worker), its acknowledgement waits for a commit (`_acknowledgements`), or is being committed (`_committing`).
+    worker), or its acknowledgement is on its way (`PoolCommits`).
     """
 
     def __init__(
@@ -83,16 +62,13 @@ class AsyncProcessingPool:
         max_processing_ms: float | None = None,
     ) -> None:
         _check(actors, max_processing_ms)
-        self.counts = ProcessingCounts()
         self._consumer = consumer
+        self._commits = PoolCommits(consumer, self._check_idle)
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
         self._workers: list[Worker] = []
         self._waiting: deque[ShareRecord] = deque()
         self._ahead = RecordsAhead()
-        self._acknowledgements: list[tuple[ShareRecord, RecordAcknowledgement]] = []
-        self._committing: list[tuple[ShareRecord, RecordAcknowledgement]] = []
-        self._has_acknowledgements = asyncio.Event()
         self._has_room = asyncio.Event()
         self._is_idle = asyncio.Event()
         self._idle_since = self._loop.time()
@@ -100,7 +76,7 @@ class AsyncProcessingPool:
         self._is_closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._feeder = self._start(self._feed())
-        self._start(self._commit())
+        self._start(self._commits.run())
         self._start(self._renew())
         if max_processing_ms is not None:
             self._start(self._watch(max_processing_ms / 1000))
@@ -121,6 +97,11 @@ class AsyncProcessingPool:
             self._failure = error
             self._feeder.cancel()
             self._is_idle.set()
+
+    @property
+    def counts(self) -> ProcessingCounts:
+        """How many records had each outcome so far."""
+        return self._commits.counts
 
     # Actors.
 
@@ -176,8 +157,8 @@ class AsyncProcessingPool:
         for acknowledgement, seconds in processed:
             record = worker.records.popleft()
             self._ahead.processed(record, seconds)
-            self._acknowledgements.append((record, acknowledgement))
-        self._has_acknowledgements.set()
+            self._commits.add(record, acknowledgement)
+        self._commits.commit_soon()
         self._hand_out()
 
     def _actor_lost(self, worker: Worker, begun: int) -> None:
@@ -187,8 +168,9 @@ class AsyncProcessingPool:
         self._workers.remove(worker)
         records = list(worker.records)
         worker.records.clear()
-        self._acknowledgements.extend((record, _RELEASED) for record in records[:begun])
-        self._has_acknowledgements.set()
+        for record in records[:begun]:
+            self._commits.add(record, _RELEASED)
+        self._commits.commit_soon()
         if not self._is_closed:
             self._waiting.extendleft(reversed(records[begun:]))
             self._start(self._start_worker(_FIRST_PAUSE_S))
@@ -228,7 +210,7 @@ class AsyncProcessingPool:
             elif self._consumer.is_assigned:
                 self._check_idle()
             # A poll may have found offsets without records, which are acknowledged too.
-            self._has_acknowledgements.set()
+            self._commits.commit_soon()
             self._hand_out()
 
     def _room(self) -> int:
@@ -246,45 +228,18 @@ class AsyncProcessingPool:
     @property
     def _is_busy(self) -> bool:
         """Whether there are records whose acknowledgement is not durable yet."""
-        return bool(self._waiting or any(self._running) or self._acknowledgements or self._committing)
+        return bool(self._waiting or any(self._running) or not self._commits.is_empty)
 
     def _check_idle(self) -> None:
         if not (self._is_busy or self._is_idle.is_set()):
             self._idle_since = self._loop.time()
             self._is_idle.set()
 
-    async def _commit(self) -> None:
-        """Send acknowledgements. Those that arrive during a commit go with the next one."""
-        while True:
-            await self._has_acknowledgements.wait()
-            self._has_acknowledgements.clear()
-            self._acknowledgements, gathered = [], self._acknowledgements
-            for record, acknowledgement in gathered:
-                if self._consumer.holds(record):  # Not if it was leased, and processed, a second time.
-                    self._consumer.acknowledge(record, acknowledgement)
-                    self._committing.append((record, acknowledgement))
-            await self._settle(await self._consumer.commit_new())
-            if gathered:
-                self._check_idle()
-
-    async def _settle(self, results: CommitResults) -> None:
-        """Count what was committed.
-
-        If one lease was lost, the leader refuses all acknowledgements of its partition. Then each record is
-        acknowledged by itself.
-        """
-        for record, acknowledgement in self._committing:
-            error = results.get(record.topic_partition)
-            if error is not None and error.code is ErrorCode.INVALID_RECORD_STATE:
-                error = await self._consumer.acknowledge_alone(record, acknowledgement)
-            self.counts.add(acknowledgement, is_durable=error is None)
-        self._committing = []
-
     async def _renew(self) -> None:
         """Renew all leases three times before they end."""
         while True:
             await asyncio.sleep(max(_LEAST_RENEWAL_S, self._consumer.lock_duration_ms / 3000))
-            records = [*self._waiting, *self._running, *(record for record, _ in self._acknowledgements)]
+            records = [*self._waiting, *self._running, *self._commits.waiting_records]
             errors = await self._consumer.renew_all(records)
             for record in records:
                 if errors.get(record.topic_partition) is not None and self._consumer.holds(record):
@@ -349,7 +304,7 @@ class ProcessingPool(Shell[AsyncProcessingPool], Closing):
 
     @property
     def counts(self) -> ProcessingCounts:
-        """How many records had each outcome so far."""
+        """See `AsyncProcessingPool.counts`."""
         return self._core.counts
 
     @property
