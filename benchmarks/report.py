@@ -28,7 +28,8 @@ flags of its own start script (G1, 1 GB heap). Both are measured with the same c
 process beside the broker. The brokers take turns, and the one that goes first changes from round to round. Each broker
 is warmed up until two consecutive rates differ by less than 5 %.
 
-Each figure is the median of {rounds} rounds of {seconds:g} s, with the smallest and the largest of them in brackets.
+Each figure is the median of {rounds} rounds of {seconds:g} s, or of as many as its row says, with the smallest and the
+largest of them in brackets.
 **Ratio** is rayka's median divided by Kafka's. **Better** names the broker that is ahead, and is empty where the ranges
 overlap. Absolute figures vary between machines and from hour to hour, so look at the ratios.
 
@@ -69,6 +70,14 @@ class Results:
             if entries and figure in entries[0]
         }
 
+    def rounds_of(self, measure: str, broker: str) -> int:
+        """How many rounds of a measure a broker has had."""
+        return len(self.figures.get(measure, {}).get(broker, []))
+
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        return cls(**json.loads(path.read_text()))
+
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
@@ -83,7 +92,9 @@ def rows(results: Results) -> Iterator[tuple[str, ...]]:
                 continue
             more_is_better = measure.more_is_better and figure not in measure.costs
             shown = (spread(found.get(broker)) for broker in NAMES)
-            yield (f"{measure.title}: {figure}", *shown, *compared(found, more_is_better))
+            had = min(map(len, found.values()))
+            title = measure.title if had >= results.rounds else f"{measure.title} ({had} of {results.rounds} rounds)"
+            yield (f"{title}: {figure}", *shown, *compared(found, more_is_better))
 
 
 def compared(found: dict[str, list[float]], more_is_better: bool) -> tuple[str, str]:
@@ -154,7 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
     parser.add_argument("results", type=Path, nargs="?", help="a file of benchmarks/results; default: the newest")
     source = parser.parse_args().results or max(RESULTS.glob("*.json"))
-    write_page(Results(**json.loads(source.read_text())), source)
+    write_page(Results.load(source), source)
 
 
 if __name__ == "__main__":

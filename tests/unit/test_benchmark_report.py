@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks import __main__ as rounds
 from benchmarks import report
 from benchmarks.plots import bars
 
@@ -22,6 +23,19 @@ def results() -> report.Results:
 def test_a_row_has_medians_spreads_ratio_and_who_is_better() -> None:
     rows = {row[0]: row[1:] for row in report.rows(report.Results(**vars(results()))) if "MB/s" in row[0]}
     assert rows == {"produce 1 KB, no codec: MB/s": ("100 [90.0-110]", "-", "50.0 [40.0-60.0]", "2.00", "rayka")}
+
+
+def test_a_row_says_when_it_has_fewer_rounds_than_the_others() -> None:
+    found = results()
+    found.rounds = 5
+    assert next(row[0] for row in report.rows(found)) == "produce 1 KB, no codec (3 of 5 rounds): MB/s"
+
+
+def test_a_resumed_run_measures_what_each_broker_lacks() -> None:
+    found, chosen = results(), ["produce-1k", "latency"]
+    assert rounds.due("rayka", chosen, 3, found) == ["latency"]
+    assert rounds.due("rayka", chosen, 4, found) == chosen
+    assert rounds.due("rayka-4", [*chosen, "recovery"], 1, found) == chosen
 
 
 @pytest.mark.parametrize(
