@@ -222,7 +222,7 @@ class FetchResult(NamedTuple):
 class OffsetQuery(NamedTuple):
     """A look-up by timestamp (milliseconds since the epoch) or `OffsetSpec`.
 
-    With `max_offsets` it asks for so many offsets at which segments begin, instead of one (ListOffsets 0).
+    With `max_offsets` it asks for up to that many offsets at which segments begin, instead of one (ListOffsets 0).
     """
 
     topic_partition: TopicPartition

@@ -31,7 +31,7 @@ class Compiled:
         self.function: Callable[..., Any] | None = None
 
     def count(self, records: int) -> None:
-        """So many records were handled without it; begin to load it after `LOAD_AFTER_RECORDS`."""
+        """Count records that were handled without the function; begin to load it after `LOAD_AFTER_RECORDS`."""
         self._records += records
         if self._records >= LOAD_AFTER_RECORDS and self._asked_in != os.getpid():
             self._asked_in = os.getpid()

@@ -71,7 +71,7 @@ class QueueMember:
         acknowledgements: Sequence[RangeAcknowledgement],
         gather_s: float,
     ) -> dict[TopicPartition, ShareFetchResult]:
-        """Acknowledge, and fetch up to so many items from all partitions."""
+        """Acknowledge, and fetch up to `count` items from all partitions."""
         params = self._fetching(count, wait_s)._replace(min_records=at_least, gather_s=gather_s)
         return await self._ask(params, self._topic.partitions(), acknowledgements)
 

@@ -70,7 +70,7 @@ class Queue:
     ) -> None:
         """Open a queue; create it if it does not exist.
 
-        maxsize: `put` waits, or raises `Full`, while so many items are in the queue. 0: no limit.
+        maxsize: `put` waits, or raises `Full`, while this many items are in the queue. 0: no limit.
         actor_options: accepted as in Ray's interface and not used, because the queue has no actor of its own.
         name: the name of the topic behind the queue, and of its share group. The same name is the same queue. Without a
             name the queue is a new one, which is deleted when the process that made it ends.
@@ -80,7 +80,7 @@ class Queue:
             renews its leases. 30 for a new queue; an existing queue keeps its value if this is not given.
         max_attempts: how often an item is delivered, 2 to 10, if no program finishes it. 5 for a new queue; an existing
             queue keeps its value.
-        dead_letters: items that were delivered so often, or can't be unpickled, are written to the topic `dlq.` + name.
+        dead_letters: write items that can't be unpickled, or were delivered that often, to the topic `dlq.` + name.
         partitions: the number of partitions of a new topic. Items of different partitions have no order.
         prefetch: the largest number of items that a process prefetches while it takes them quickly, 1 to 500.
         put_ahead: how many items `put` may accept before they are in the log, up to 10,000; only without a `maxsize`. A
@@ -280,7 +280,7 @@ class Queue:
         return item
 
     async def _look(self, count: int) -> bool:
-        """Fetch what is missing to so many items; returns whether they are here.
+        """Fetch the items that are missing to `count`; return whether all are here.
 
         While a leader is away its answer is waited for, as `QueueTopic.count` waits.
         """
@@ -346,7 +346,7 @@ class Queue:
         return self.get(block=False)
 
     def get_nowait_batch(self, num_items: int) -> list[Any]:
-        """Lease the next items, in order. Raises `Empty`, and takes none, if there are not so many.
+        """Lease the next items, in order. Raises `Empty`, and takes none, if there are fewer.
 
         If an item can't be unpickled, it is rejected, the others go back to the queue, and the error is raised.
         """

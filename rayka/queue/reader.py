@@ -31,7 +31,7 @@ from rayka.queue.topic import GONE, QueueTopic
 logger = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S: Final = 2.0
-"""A fetch waits so long at the leaders, and meanwhile nothing goes back to the queue."""
+"""The longest wait of a fetch at the leaders. Meanwhile nothing goes back to the queue."""
 RETRY_S: Final = 0.05
 _FAILED_S: Final = 1.0
 _ARRIVAL_S: Final = 0.2
@@ -104,7 +104,7 @@ class QueueReader:
         return item
 
     def take_many(self, holder: Hashable, count: int) -> Sequence[ItemRun] | None:
-        """Return `count` items, if so many have been fetched."""
+        """Return `count` items, if that many have been fetched."""
         with self._lock:
             self._forget_old()
             items = self._leases.take_many(holder, count, now_ms())

@@ -66,7 +66,7 @@ class QueueWriter:
         return count
 
     def _wait(self, sent: Sequence[tuple[ProduceFuture[Any], int]]) -> None:
-        """Wait for these futures, each of so many items; with `put_ahead` only for the oldest ones beyond that number.
+        """Wait for these futures, each with its item count; with `put_ahead` only for the oldest beyond that number.
 
         Behind one that failed the others are still waited for: now, or by the next call.
         """

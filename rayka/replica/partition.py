@@ -74,7 +74,7 @@ class Partition:
         return self._replica_count == 1
 
     def become_leader(self, leader_epoch: int, *, replica_count: int = 1, in_sync_count: int = 1) -> None:
-        """Lead in this epoch, with so many replicas, this one included. An epoch older than the present is ignored."""
+        """Lead in this epoch; both counts include this replica. An epoch older than the present is ignored."""
         if leader_epoch < self.leader_epoch:
             return
         self._replica_count = replica_count

@@ -49,7 +49,7 @@ def runs_here(socket_dir: str) -> bool:
     for path in glob.glob(os.path.join(glob.escape(socket_dir), "*.sock")):
         with socket.socket(socket.AF_UNIX) as channel:
             channel.setblocking(False)
-            if channel.connect_ex(path) in (0, errno.EAGAIN):  # so many connections wait that there is no room
+            if channel.connect_ex(path) in (0, errno.EAGAIN):  # EAGAIN: its backlog is full
                 return True
     return False
 

@@ -34,9 +34,9 @@ KEY_OVERHEAD = 4
 MAX_RECORD_OVERHEAD = max_record_size(None, None)
 _RESERVE_BYTES = 16_384
 _RESERVE_STEPS = 16
-"""A batch grows to its limit in at most so many steps, or in steps of `_RESERVE_BYTES` if these are larger."""
+"""A batch grows to its limit in at most this many steps, or in steps of `_RESERVE_BYTES` if these are larger."""
 _FEW_RECORDS = 16
-"""So many are encoded by plain Python in less time than compiled code needs to begin."""
+"""Plain Python encodes this many records in less time than compiled code needs to begin."""
 _compiled = Compiled(
     "rayka.storage.columns.rows", "encode_lists", lambda encode: encode([b"value"], [b"key"], [()], [0])
 )
@@ -149,7 +149,7 @@ class ProducerBatch(BatchCompletion):
         return index
 
     def cut(self, count: int) -> None:
-        """Keep so many records: Ctrl-C may come when some columns have the next record and others do not."""
+        """Keep the first `count` records: Ctrl-C may come when only some columns have the next one."""
         for column in (self.values, self.timestamps_ns, self.keys, self.headers):
             del column[count:]
 

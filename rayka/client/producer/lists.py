@@ -37,7 +37,7 @@ class ListRows:
                 raise RaykaError(ErrorCode.INVALID_REQUEST, f"there are {len(values)} values and {len(given)} {name}")
 
     def read(self, config: ProducerConfig, now_ms: int, chunk_bytes: int) -> Iterator[Rows]:
-        """The rows in chunks of about so many bytes, serialized. Raises INVALID_REQUEST for what is not bytes then."""
+        """The rows in chunks of about `chunk_bytes`, serialized. Raises INVALID_REQUEST for what is not bytes then."""
         timestamps = self._timestamps(now_ms)
         for start, end in self._chunks(chunk_bytes):
             values = _serialized("value", self._values[start:end], config.value_serializer)

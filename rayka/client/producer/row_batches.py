@@ -115,7 +115,7 @@ class RowEncoder:
 
 
 def _chunks(sizes: Longs, max_bytes: int) -> Iterator[tuple[int, int]]:
-    """The rows in runs of about so many bytes; so that what was encoded last is still in the processor's cache."""
+    """The rows in runs of about `max_bytes`, so that what was encoded last is still in the processor's cache."""
     ends = np.cumsum(sizes + ROW_OVERHEAD)
     start, rows = 0, len(sizes)
     while start < rows:

@@ -23,7 +23,7 @@ class RecordsAhead:
         self._record_bytes = 0.0
 
     def processed(self, record: ShareRecord, seconds: float) -> None:
-        """An actor took so long for a record. It counts at once if it is slower than before."""
+        """An actor took `seconds` for a record. A slow record counts at once, a quick one by and by."""
         self._record_s = _mean(self._record_s, seconds)
         self._record_bytes = _mean(self._record_bytes, len(record.key or b"") + len(record.value or b""))
         fitting = min(_AHEAD_S / max(self._record_s, 1e-6), _AHEAD_BYTES / max(self._record_bytes, 1.0))

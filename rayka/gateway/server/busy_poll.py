@@ -46,7 +46,7 @@ class BusyPoll:
         """Whether the loop is kept from sleeping."""
 
     def request_came(self, size: int) -> None:
-        """A request with so many bytes is about to be handled."""
+        """A request of `size` bytes is about to be handled."""
         self._came_soon = size <= SMALL_BYTES and self._clock() - self._answered_s <= WINDOW_S
 
     def answered(self) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rayka.gateway")
 
 PIECE_BYTES: Final = 256 * 1024
-# After so many bytes other connections get their turn.
+# The most bytes that are sent before other connections get their turn.
 _TURN_BYTES: Final = 4 * PIECE_BYTES
 _DISK_READ_BYTES: Final = 2 * PIECE_BYTES
 # Smaller slices cost less in one piece with what is before and after them.

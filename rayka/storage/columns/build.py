@@ -229,7 +229,7 @@ class ConstantColumn:
         self.extend(len(records.offsets))
 
     def extend(self, rows: int) -> None:
-        """So many more rows."""
+        """Add `rows` rows."""
         self._rows += rows
 
     def finish(self) -> pa.Array:

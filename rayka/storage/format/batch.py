@@ -235,7 +235,7 @@ def stamp_transactional(buffer: bytearray | memoryview) -> None:
 
 _KEEP_GIL, _MAY_RELEASE_GIL = 0, -1
 _BRIEF_BYTES = 4 << 20
-"""So many bytes take less time than to get the GIL back from a busy thread."""
+"""The CRC of this many bytes takes less time than to get the GIL back from a busy thread."""
 
 
 def seal(buffer: bytearray | memoryview, position: int, end: int) -> None:

@@ -47,7 +47,7 @@ _NO_HEADERS = VARINTS[0]
 _ATTRIBUTES = b"\x00"
 NULL_ZIGZAG = 1
 MIN_RECORD_SIZE = 7
-"""Of a record without key, value and headers, with its length."""
+"""The bytes of a record without key, value and headers, its length included."""
 _TWO_DELTAS = range(2)  # of the timestamp and of the offset
 HEADER_KEY_ERRORS = "surrogateescape"
 """How header keys that are not UTF-8 become text and bytes again."""

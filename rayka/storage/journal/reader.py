@@ -174,7 +174,7 @@ class Journal:
         return self._records_in(data, self._number, position)
 
     def appended(self, count: int) -> None:
-        """The log has so many more of the records that `read` returned."""
+        """The log has `count` more of the records that `read` returned."""
         self._next_number += count
 
     def drained(self, records: JournalRecords | LargeRecord) -> None:

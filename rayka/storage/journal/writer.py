@@ -122,7 +122,7 @@ class JournalWriter:
         return max(0, min(count, self.end - self._words[_DRAINED + 1]))
 
     def send_otherwise(self, count: int) -> None:
-        """The journal is closed, and so many of the records that the log does not have go there in another way."""
+        """The journal is closed, and `count` of the records that the log does not have go there in another way."""
         self._sent_otherwise += count
 
     @property

@@ -14,9 +14,9 @@ from rayka.storage.producers.verification import Verification
 from rayka.types import NO_TIMESTAMP
 
 SNAPSHOT_BYTES = 32 << 20
-"""A producer snapshot is taken after so many bytes, so that a restart has little to read again,"""
+"""A producer snapshot is taken after this many bytes, so that a restart has little to read again,"""
 SNAPSHOT_BYTES_FOR_EACH_PRODUCER = 4096
-"""and so many more for each producer, so that it costs little even with many."""
+"""and this many more for each producer, so that it costs little even with many."""
 
 
 class AppendInfo(NamedTuple):

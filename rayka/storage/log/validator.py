@@ -37,7 +37,7 @@ Decompressing them takes 30 to 60 ms, and walking `MAX_CHECKED_RECORDS` about 40
 where every other client waits.
 """
 MAX_CHECKED_RECORDS = 100_000
-"""Records of one batch that are checked one by one; few batches of 1 MB have so many."""
+"""The most records of a batch that are checked one by one; few batches of 1 MB have more."""
 PRODUCER_CODEC = "producer"
 _CODECS = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec if codec is not Codec.NONE}}
 

@@ -51,7 +51,7 @@ TRANSITIONS: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
 
 _MAPPINGS = ("members", "static_members", "pending_join_members", "pending_sync_members", "_supported")
 _COPIED = 8
-"""A mapping of so many entries is copied for a draft, which is cheaper than an overlay."""
+"""A mapping of at most this many entries is copied for a draft, which is cheaper than an overlay."""
 """The fields of a group of which a draft keeps only its changes."""
 
 
