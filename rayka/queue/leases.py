@@ -105,6 +105,7 @@ class Leases:
         self._is_dry = False
         self._fetched_ms = -_QUICK_MS
         self._taken_ms = 0
+        self._has_ended = False
 
     @property
     def count(self) -> int:
@@ -135,7 +136,12 @@ class Leases:
         return max(ahead, waiting_count) - self.ready_count
 
     def add(self, runs: Sequence[ItemRun], now_ms: int, *, since_ms: int | None = None, is_dry: bool = False) -> None:
-        """Add fetched items, maybe none, of a fetch that began at `since_ms`. `is_dry`: there are no more now."""
+        """Add fetched items, maybe none, of a fetch that began at `since_ms`. `is_dry`: there are no more now.
+
+        After the end nothing is added: others may get the items.
+        """
+        if self._has_ended:
+            return
         self._is_dry = is_dry or not runs
         for run in runs:
             self._ready.append(ReadyRun(run, now_ms if since_ms is None else since_ms, now_ms))
@@ -182,13 +188,17 @@ class Leases:
         return run
 
     def _took(self, count: int, run_count: int, size: int) -> None:
-        """Note that `count` more items of the first run, which has `run_count`, were taken."""
-        self._taken += count
-        if self._taken == run_count:
-            self._ready.popleft()
-            self._taken = 0
+        """Note that `count` more items of the first run, which has `run_count`, were taken.
+
+        A Ctrl-C can come after a call: so the only call comes last.
+        """
         self.ready_count -= count
         self._ready_bytes -= size
+        if self._taken + count < run_count:
+            self._taken += count
+            return
+        self._taken = 0
+        self._ready.popleft()
 
     def _add_delivered(self, holder: Hashable, place: LeasedOffsets) -> None:
         delivered = self._delivered[self._key(holder)]
@@ -253,6 +263,7 @@ class Leases:
         self._delivered.clear()
         self._lost.clear()
         self.forget_ready()
+        self._has_ended = True
 
     def take_acknowledgements(self) -> Sequence[RangeAcknowledgement]:
         """The acknowledgements to send now."""

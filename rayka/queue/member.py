@@ -106,7 +106,7 @@ class QueueMember:
                 if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
                     raise
                 logger.warning("items of the queue %s go back: %s", self._topic.name, error)
-                unread[topic_partition.partition] = [(first, last) for first, last, _ in result.acquired]
+                unread[topic_partition.partition] = result.acquired_offsets
                 last_error = error
         self._unread_in_a_row = self._unread_in_a_row + 1 if unread else 0
         return FetchedItems(runs, unread, last_error if self._unread_in_a_row >= _MOST_UNREAD else None)
@@ -137,6 +137,8 @@ class QueueMember:
         """Give back items, by partition, that were not delivered."""
         topic = self._topic
         for number, offsets in ranges.items():
+            if not offsets:
+                continue
             partition = TopicPartition(topic.name, number)
             await self._broker.share_leaders.give_back(topic.name, self._member_id, partition, topic.topic_id, offsets)
 

@@ -275,7 +275,7 @@ class Queue:
         return self._here.reader.wait(current_holder(), timeout, unless)
 
     def _look_for_item(self, holder: Hashable) -> Item:
-        if not self._here.loop.run(self._look(1)) or (item := self._here.reader.take(holder)) is None:
+        if not self._here.loop.run(_to_its_end(self._look(1))) or (item := self._here.reader.take(holder)) is None:
             raise Empty
         return item
 
@@ -321,8 +321,7 @@ class Queue:
     async def _get_async(self, holder: Hashable, waits: bool, deadline_s: float) -> Any:
         while (item := self._here.reader.take(holder)) is None:
             if not waits:
-                # Who gives up does not end the fetch, so what it finds goes back to the queue at once.
-                found = await asyncio.shield(asyncio.wrap_future(self._here.loop.submit(self._look(1))))
+                found = await asyncio.wrap_future(self._here.loop.submit(_to_its_end(self._look(1))))
                 item = self._here.reader.take(holder) if found else None
                 break
             await self._arrival(deadline_s)
@@ -357,7 +356,7 @@ class Queue:
         holder, reader = current_holder(), self._here.reader
         reader.begin(holder)
         runs = reader.take_many(holder, num_items)
-        if runs is None and self._here.loop.run(self._look_for_all(num_items)):
+        if runs is None and self._here.loop.run(_to_its_end(self._look_for_all(num_items))):
             runs = reader.take_many(holder, num_items)
         if runs is None:
             raise Empty(f"Cannot get {num_items} items from the queue, which has fewer.")
@@ -408,6 +407,11 @@ def _handle(cluster: RayCluster, name: str, settings: QueueSettings, topic_id: b
     queue = Queue.__new__(Queue)
     queue._set(cluster, name, settings, topic_id)
     return queue
+
+
+async def _to_its_end(fetch: Coroutine[Any, Any, bool]) -> bool:
+    """Who gives up, say by Ctrl-C, does not end the fetch, so what it finds goes back to the queue at once."""
+    return await asyncio.shield(fetch)
 
 
 def _deadline(block: bool, timeout: float | None) -> float:

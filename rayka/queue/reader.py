@@ -27,6 +27,8 @@ from rayka.queue.leases import Item, ItemRun, Leases
 from rayka.queue.member import MAX_BYTES, FetchedItems, QueueMember
 from rayka.queue.settings import SHORTEST_LEASE_S, QueueSettings
 from rayka.queue.topic import GONE, QueueTopic
+from rayka.share.requests import ShareFetchResult
+from rayka.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -243,6 +245,8 @@ class QueueReader:
         finally:
             del self._fetches[ended]
             ended.set_result(None)
+        if self._error is not None:
+            await self._give_back_late(results, self._error)
         fetched = self._member.read(results)
         found = self._add(fetched.runs, count, since_ms)
         self._start_ticking()
@@ -252,6 +256,11 @@ class QueueReader:
         if is_refused:
             await asyncio.sleep(RETRY_S)
         return FetchOutcome(found, is_refused)
+
+    async def _give_back_late(self, results: Mapping[TopicPartition, ShareFetchResult], error: RaykaError) -> None:
+        """The handle was closed during the fetch, and others may have its items. Raises the error."""
+        await self._member.give_back({number: result.acquired_offsets for (_, number), result in results.items()})
+        raise error
 
     async def _give_back_unread(self, fetched: FetchedItems) -> None:
         """The next fetch knows what became of them. Raises the error if that was asked already."""

@@ -64,6 +64,8 @@ class WaitingReader(QueueReader):
         results, refused = self._member.fetch_by(self._channel.fetch, wait_s, acknowledgements)
         if refused is not None:
             self._loop.submit(refused)
+        if self._error is not None:
+            self._loop.run(self._give_back_late(results, self._error))
         fetched = self._member.read(results)
         self._add(fetched.runs, 1, since_ms)
         if fetched.unread:

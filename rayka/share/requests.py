@@ -91,6 +91,11 @@ class ShareFetchResult(NamedTuple):
         return sum(last_offset - first_offset + 1 for first_offset, last_offset, _ in self.acquired)
 
     @property
+    def acquired_offsets(self) -> list[tuple[int, int]]:
+        """The first and the last offset of each range."""
+        return [(first_offset, last_offset) for first_offset, last_offset, _ in self.acquired]
+
+    @property
     def size(self) -> int:
         """Bytes of records."""
         if self.records is None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import itertools
+import sys
+from collections.abc import Callable, Hashable
+from functools import partial
+from types import FrameType
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -315,3 +320,49 @@ def test_every_item_ends_in_exactly_one_way(lease: Lease, steps: list[tuple[str,
 
 def offsets(ranges: dict[int, list[tuple[int, int]]], partition: int = 0) -> list[int]:
     return [offset for first, last in ranges.get(partition, []) for offset in range(first, last + 1)]
+
+
+def interrupted(call: Callable[[], object], step: int) -> bool:
+    """Call; where Python looks for signals for the time of this number comes a Ctrl-C. False if there is none."""
+    left = step
+
+    def profile(_: FrameType, event: str, __: object) -> None:
+        nonlocal left
+        if event in ("call", "return", "c_return"):
+            left -= 1
+            if left < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(profile)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_after_ctrl_c_the_program_gets_the_other_items(count: int) -> None:
+    """The items of that call may come again later, when their leases have ended."""
+    for step in itertools.count():
+        leases = Leases(Lease.NEXT_GET)
+        leases.add(runs(1, 2, 3, 5, 6, 7), 0)
+        take = partial(leases.take, "me", 0) if count == 1 else partial(leases.take_many, "me", count, 0)
+        if not interrupted(take, step):
+            break
+        leases.validate_state()
+        left = leases.ready_count
+        found = [item.offset for _ in range(left) if (item := leases.take("you", 0)) is not None]
+        assert found == [1, 2, 3, 5, 6, 7][6 - left :]
+        assert leases.take("you", 0) is None
+    assert step > 3
+
+
+def test_after_the_end_nothing_is_added() -> None:
+    leases = Leases(Lease.NEXT_GET)
+    leases.end()
+    leases.add(runs(1), 0)
+    assert (leases.ready_count, leases.take("me", 0)) == (0, None)

@@ -830,3 +830,61 @@ def test_a_program_that_can_t_read_items_gets_the_error_and_keeps_none(
         assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     other = copy_of(queue)
     assert other.get(timeout=10) == 0
+
+
+@pytest.mark.parametrize("way", ["get_nowait", "get", "wait"])
+def test_an_item_that_comes_after_its_handle_was_closed_is_for_others(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    leaders = queue._here.broker.share_leaders
+    fetch, arrived, goes_on = leaders.fetch, threading.Event(), threading.Event()
+
+    async def late(*arguments: Any) -> Any:
+        answer = await fetch(*arguments)
+        if any(result.acquired for result in answer[1]) and not arrived.is_set():
+            arrived.set()
+            await asyncio.to_thread(goes_on.wait, ENOUGH_S)
+        return answer
+
+    monkeypatch.setattr(leaders, "fetch", late)
+    queue.put("once")
+    program, found = copy_of(queue), []
+
+    def get() -> None:
+        try:
+            found.append(program.wait(ENOUGH_S, threading.Event()) if way == "wait" else getattr(program, way)())
+        except rayka.RaykaError as error:
+            found.append(error.code)
+
+    getting = later(get)
+    assert arrived.wait(ENOUGH_S)
+    program.close()
+    goes_on.set()
+    getting.join(ENOUGH_S)
+    assert found == [ErrorCode.INVALID_REQUEST]
+    item = queue.lease(timeout=10)
+    assert (loads(item.value), item.delivery_count) == ("once", 1)
+
+
+@pytest.mark.parametrize("way", ["get_nowait", "get_nowait_batch"])
+def test_an_item_that_comes_after_ctrl_c_goes_back_at_once(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    leaders = queue._here.broker.share_leaders
+    fetch = leaders.fetch
+
+    async def fetch_during_ctrl_c(*arguments: Any) -> Any:
+        monkeypatch.setattr(leaders, "fetch", fetch)
+        answer = await fetch(*arguments)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        await asyncio.sleep(0.2)
+        return answer
+
+    queue.put("kept")
+    program = copy_of(queue)
+    assert program.qsize() == 1
+    monkeypatch.setattr(leaders, "fetch", fetch_during_ctrl_c)
+    with pytest.raises(KeyboardInterrupt):
+        program.get_nowait() if way == "get_nowait" else program.get_nowait_batch(1)
+    item = queue.lease(timeout=10)
+    assert (loads(item.value), item.delivery_count) == ("kept", 1)
