@@ -24,7 +24,13 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.queue.topic import QueueTopic
 from rayka.storage.format.pieces import MaybePieces
-from rayka.storage.journal.layout import HEADER_BYTES, MOST_LARGE_RECORD_BYTES, MOST_RECORD_BYTES, JournalState
+from rayka.storage.journal.layout import (
+    HEADER_BYTES,
+    MOST_LARGE_RECORD_BYTES,
+    MOST_RECORD_BYTES,
+    MOST_UNREAD_RECORDS,
+    JournalState,
+)
 from rayka.storage.journal.writer import JournalWriter
 
 logger = logging.getLogger(__name__)
@@ -73,7 +79,7 @@ class PutJournal:
                 if self._is_retired:
                     return done
                 try:
-                    count = self._writer.write(items[done:] if done else items)
+                    count = self._writer.write(_from(items, done))
                 except OSError:
                     return done
                 if self._writer.state is not JournalState.OPEN:
@@ -133,6 +139,11 @@ class PutJournal:
             if self._writer.has_lost and self._writer.error:
                 code = ErrorCode(self._writer.error)
                 raise RaykaError(code, f"Items could not be appended to the log: {code.name}")
+
+
+def _from(items: Sequence[MaybePieces], start: int) -> Sequence[MaybePieces]:
+    """As many as the journal could take at once: it may have room often, and each time for a small part of a list."""
+    return items[start : start + MOST_UNREAD_RECORDS] if len(items) > 1 else items
 
 
 _all: WeakSet[PutJournal] = WeakSet()

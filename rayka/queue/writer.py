@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from rayka.actors.background import in_daemon_thread
@@ -71,21 +72,32 @@ class QueueWriter:
         Behind one that failed the others are still waited for: now, or by the next call.
         """
         if self._put_ahead == 0:
-            _get_all(sent)
+            _do_all(future.get for future, _ in sent)
             return
         with self._lock:
             self._ahead.extend(sent)
             self._ahead_count += sum(count for _, count in sent)
-        while (oldest := self._take_due()) is not None:
-            oldest.get()
+        while (oldest := self._due()) is not None:
+            self._settle(*oldest)
 
-    def _take_due(self) -> ProduceFuture[Any] | None:
+    def _due(self) -> tuple[ProduceFuture[Any], int] | None:
         with self._lock:
-            if self._ahead_count <= self._put_ahead:
-                return None
-            future, count = self._ahead.popleft()
-            self._ahead_count -= count
-            return future
+            return self._ahead[0] if self._ahead_count > self._put_ahead else None
+
+    def _settle(self, future: ProduceFuture[Any], count: int) -> None:
+        """Wait for a future that is or was the oldest one. Raises its error, unless another thread does."""
+        error = None
+        try:
+            future.get()
+        except RaykaError as raised:
+            error = raised
+        with self._lock:
+            is_first = bool(self._ahead) and self._ahead[0][0] is future
+            if is_first:
+                self._ahead.popleft()
+                self._ahead_count -= count
+        if is_first and error is not None:
+            raise error
 
     async def put_async(self, data: MaybePieces) -> None:
         """Return when the item is in the log."""
@@ -97,8 +109,8 @@ class QueueWriter:
     def flush(self) -> None:
         """Return when all items are in the log. Raises the first error."""
         with self._lock:
-            futures, self._ahead, self._ahead_count = self._ahead, deque(), 0
-        _get_all(futures)
+            ahead = list(self._ahead)
+        _do_all(partial(self._settle, *each) for each in ahead)
         journal = None if self._journals is None else self._journals.journal
         if journal is not None:
             journal.wait_until_drained()
@@ -110,12 +122,12 @@ class QueueWriter:
             self._journals.give_back()
 
 
-def _get_all(sent: Iterable[tuple[ProduceFuture[Any], int]]) -> None:
+def _do_all(waits: Iterable[Callable[[], object]]) -> None:
     """Wait for all of them. Raises the first error."""
     first: RaykaError | None = None
-    for future, _ in sent:
+    for wait in waits:
         try:
-            future.get()
+            wait()
         except RaykaError as error:
             first = first or error
     if first is not None:
