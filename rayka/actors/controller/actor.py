@@ -18,7 +18,7 @@ from typing import Any
 import ray.exceptions
 
 from rayka.actors.background import BackgroundTasks, exit_if_failed, exit_process
-from rayka.actors.controller.log import MetadataLog, MetadataLogDamaged
+from rayka.actors.controller.log import ChangeTooLarge, MetadataLog, MetadataLogDamaged
 from rayka.actors.controller.watchers import Watchers
 from rayka.actors.node.options import actor_options
 from rayka.actors.node.pool import PartitionPool
@@ -277,6 +277,8 @@ class ControllerActor:
             self._log.append(records, self._image)
             self._core.replay(records)
             self._log.snapshot_if_due(self._image)
+        except ChangeTooLarge:
+            raise
         except (RaykaError, OSError) as error:
             self._log_failed(error)
             raise

@@ -33,7 +33,7 @@ from crc32c import crc32c
 from rayka.actors.controller.history import MetadataLogDamaged, verified_end
 from rayka.actors.controller.snapshots import Snapshots
 from rayka.config import LogConfig
-from rayka.errors import RaykaError
+from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.codec import decode_all, encode_all
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import MetadataRecord
@@ -44,7 +44,7 @@ from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import TopicPartition
 
-__all__ = ["MetadataLog", "MetadataLogDamaged"]
+__all__ = ["ChangeTooLarge", "MetadataLog", "MetadataLogDamaged"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,15 @@ SYNCED_OFFSET_FILE = "synced-offset"
 _CONFIG = LogConfig(retention_ms=-1, retention_bytes=-1, max_message_bytes=2**30, segment_bytes=64 * 1024 * 1024)
 _READ_BYTES = 4 * 1024 * 1024
 _MARK_BYTES = 12
+
+
+class ChangeTooLarge(RaykaError):
+    """The records of one command are more than a segment takes. Nothing of them was written."""
+
+    def __init__(self, size: int) -> None:
+        most = _CONFIG.segment_size
+        message = f"the change takes {size:,} bytes of metadata, and one change may take {most:,} bytes: divide it"
+        super().__init__(ErrorCode.POLICY_VIOLATION, message)
 
 
 class MetadataLog:
@@ -133,10 +142,12 @@ class MetadataLog:
         return image
 
     def append(self, records: Sequence[MetadataRecord], image: MetadataImage) -> None:
-        """Make a batch durable; `image` is the one before it. Raises KAFKA_STORAGE_ERROR."""
-        self._directory.probe()
+        """Make a batch durable; `image` is the one before it. Raises ChangeTooLarge and KAFKA_STORAGE_ERROR."""
         now_ms = _now_ms()
         batch = build_batch([Record(image.version, now_ms, None, encode_all(records))])
+        if len(batch) > _CONFIG.segment_size:
+            raise ChangeTooLarge(len(batch))
+        self._directory.probe()
         self._log.append_as_leader(memoryview(batch), 0, now_ms, origin_is_client=False)
         job = self._log.begin_flush()
         job.run()

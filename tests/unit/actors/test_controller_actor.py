@@ -19,6 +19,7 @@ from rayka.actors.controller.watch import ImageWatch, NamedController
 from rayka.actors.controller.watchers import Watchers
 from rayka.actors.node.pool import PartitionPool
 from rayka.actors.node.spec import NodeSpec
+from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import (
     ActorRegistration,
@@ -425,6 +426,31 @@ def test_a_topic_is_created_though_no_spare_actor_can_be_started(
         _, (result,) = await controller.execute(CreateTopics((NewTopic("t", 1, 1),), False))
         assert result.error is ErrorCode.NONE
         assert tries == [0]
+        await controller.stop()
+
+    run(test)
+
+
+def test_a_change_too_large_for_the_metadata_log_is_refused_and_the_controller_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.actors.controller.log._CONFIG", LogConfig(retention_ms=-1, internal_segment_bytes=2000))
+
+    async def test() -> None:
+        exits: list[None] = []
+        monkeypatch.setattr(controller_actor, "exit_process", lambda: exits.append(None))
+        monkeypatch.setattr(controller_actor, "_EXIT_DELAY_S", 0)
+        controller = ControllerActor(spec(tmp_path))
+        await controller.started()
+        _register_actor(controller)
+        version = controller._image.version
+        topics = tuple(NewTopic(f"topic-{number}", 1, 1) for number in range(50))
+        _, error = await controller.execute(CreateTopics(topics, False))
+        assert error.code is ErrorCode.POLICY_VIOLATION
+        assert "2,000 bytes" in error.message
+        await alter(controller)
+        await asyncio.sleep(0.01)
+        assert (controller._image.version, exits) == (version + 1, [])
         await controller.stop()
 
     run(test)
