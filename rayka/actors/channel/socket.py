@@ -37,6 +37,8 @@ DEFAULT_TIMEOUT_S = 30.0
 SHARE_BYTES = 64 << 20
 """Record bytes that may wait for a peer that does not answer: an eighth of what a node has by default."""
 STALLED_S = 1.0
+_SMALL_FRAME_BYTES = 4096
+"""Requests of up to so many bytes, without records, are sent to a peer however many wait for it."""
 _SEND_BUFFER_BYTES = 1 << 20
 """So that a whole batch of the usual maximum size is sent with one call, and most often received with one. Linux takes
 twice as much for its own overhead, and not more than `net.core.wmem_max` allows.
@@ -92,7 +94,8 @@ class LocalChannel:
     time, end with `sent=True`: they may have been carried out.
 
     A stalled peer takes no more memory than its share: if it has answered no append for `STALLED_S` and more than
-    `share_bytes` of record bytes wait for it, the connection is dropped, and further appends fail at once.
+    `share_bytes` of record bytes wait for it, the connection is dropped, and further appends fail at once. Large
+    requests without records fail while it has so many bytes of them yet to read.
     """
 
     def __init__(self, path: str, share_bytes: int = SHARE_BYTES) -> None:
@@ -139,6 +142,9 @@ class LocalChannel:
         except RaykaError as error:
             self._refuse(correlation_id, done, error)
             return correlation_id
+        if not size and len(frame) > _SMALL_FRAME_BYTES and self._unread_bytes > self._share_bytes:
+            self._refuse(correlation_id, done, ChannelClosed(f"{self._path} is stalled", sent=False))
+            return correlation_id
         self._await_answer(correlation_id, _Pending(done, self._loop.time() + timeout_s, size, shared))
         if self._transport is not None:
             self._write(frame, payload)
@@ -162,6 +168,11 @@ class LocalChannel:
             done(fault)
 
         self._refused[correlation_id] = self._loop.call_soon(end)
+
+    @property
+    def _unread_bytes(self) -> int:
+        """How much of the requests without records the socket has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size() - self._payload_bytes
 
     @property
     def _is_stalled(self) -> bool:

@@ -376,6 +376,32 @@ def test_a_stalled_leader_takes_up_only_its_share_of_memory(tmp_path: Path, monk
     run(tmp_path, serve, check)
 
 
+def test_a_stalled_leader_is_sent_only_its_share_of_large_requests_without_records(tmp_path: Path) -> None:
+    """The assignments of groups, for example, whose members come again and again meanwhile."""
+
+    async def main() -> None:
+        path = str(tmp_path / "leader.1.sock")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            channel = LocalChannel(path, share_bytes=10_000_000)
+            answers = [ask(channel, DescribeLogDir())]
+            while channel._transport is None:
+                await asyncio.sleep(0.001)
+            answers += [ask(channel, Coordinate("group", 7, bytes(1_000_000))) for _ in range(40)]
+            await asyncio.sleep(0)
+            refused = [answer.result() for answer in answers if answer.done()]
+            assert 20 < len(refused) < 40
+            assert all(isinstance(each, ChannelClosed) and not each.sent for each in refused)
+            small = ask(channel, DescribeLogDir())
+            await asyncio.sleep(0)
+            assert not small.done(), "it takes no memory that counts"
+            channel.close()
+            assert isinstance(await small, ChannelClosed)
+
+    uvloop.run(main())
+
+
 def test_a_slow_leader_that_still_answers_is_not_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_socket, "STALLED_S", 0.3)
 
