@@ -129,7 +129,9 @@ class BackgroundTasks:
         self, name: str, step: Callable[[], Awaitable[None]], interval_s: float, die_after: int | None
     ) -> None:
         in_a_row = 0
-        while True:
+        task = asyncio.current_task()
+        assert task is not None
+        while not task.cancelling():  # a step may miss it: up to Python 3.11, `wait_for` returns a result instead
             await asyncio.sleep(max(interval_s, _pause_s(in_a_row)))
             try:
                 await step()

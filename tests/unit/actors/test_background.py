@@ -127,3 +127,25 @@ def test_a_thread_of_ours_never_starts_ray() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines() == ["RaySystemError", "False"], done.stderr
+
+
+@in_a_loop
+async def test_a_loop_stops_though_its_step_misses_the_cancellation() -> None:
+    """Up to Python 3.11, `wait_for` returns when it is cancelled as its result comes."""
+    steps = 0
+    came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def step() -> None:
+        nonlocal steps
+        steps += 1
+        try:
+            await came
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+
+    tasks = BackgroundTasks("test")
+    tasks.repeat("upkeep", step)
+    while not steps:
+        await asyncio.sleep(0)
+    await asyncio.wait_for(tasks.stop(), 10)
+    assert steps == 1
