@@ -1,4 +1,7 @@
-"""A member of the share group of a queue: what it asks the leaders of the queue's partitions."""
+"""A member of the share group of a queue: its requests to the leaders of the queue's partitions.
+
+It keeps no acknowledgements. Those that could not be sent go back to its owner, which sends them again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Puts the items of one process into a queue's log."""
+"""Puts the items of one process into a queue's log: through its put journal if it has one, else by the producer.
+
+Invariant: the items of a thread stay in order. So an item goes by the producer only when the log has all that the
+journal took before it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from rayka.storage.format.pieces import MaybePieces, joined
 class QueueWriter:
     """Any number of threads may use it. At most `put_ahead` items wait for their acknowledgement without a caller.
 
-    Items that must not wait for each other's acknowledgement go through a journal, if `journals` opens one.
+    `journals` opens a journal when the process puts quickly; None if its items may not go through one.
     """
 
     def __init__(self, producer: Producer, topic: str, put_ahead: int, journals: JournalOpener | None = None) -> None:

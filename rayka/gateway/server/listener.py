@@ -1,4 +1,7 @@
-"""Accepts connections on a port and closes those that are idle or stalled."""
+"""Accepts connections on a port and closes those that are idle or stalled.
+
+Stopping has an order: accept nothing more, answer what is in progress, then close the connections and what they share.
+"""
 
 from __future__ import annotations
 
