@@ -1,10 +1,13 @@
-"""Actors by name, in the Ray cluster that a client has joined and in no other."""
+"""Actors by name, in the Ray cluster that a client has joined and in no other, and calls to them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import ray
+import ray.exceptions
+
+from rayka.errors import RaykaError
 
 
 def joined_node() -> str:
@@ -22,3 +25,13 @@ def find_actor(name: str, namespace: str, node_id: str) -> Any:
     if joined_node() != node_id:
         raise ValueError(f"this process has joined another Ray cluster since, with a {name} of its own")
     return handle
+
+
+def call(method: Any, *arguments: Any) -> Any:
+    """Call an actor's method; returns the reference of its answer. Raises RayError."""
+    try:
+        return method.remote(*arguments)
+    except (RaykaError, ray.exceptions.RayError):
+        raise
+    except Exception as error:  # Ray raises nothing more special for an actor that it does not know any more
+        raise ray.exceptions.RaySystemError(str(error)) from error  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import ray.exceptions
 
 from rayka.actors.controller.watch import ImageWatch
+from rayka.actors.named import call
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import (
     AllocateProducerIds,
@@ -50,7 +51,7 @@ async def execute_until_heard(controller: Any, request: ControllerRequest[R]) ->
     retry_s = _RETRY_S
     while True:
         try:
-            _, response = await controller.execute.remote(request)
+            _, response = await call(controller.execute, request)
         except ray.exceptions.RayError as error:
             reason = f"the controller is unavailable ({type(error).__name__})"
         else:
@@ -137,7 +138,7 @@ class ControllerClient:
         name = type(request).__name__
         try:
             version, response = await asyncio.wait_for(
-                self._controller.execute.remote(request), min(timeout_s, _DEFAULT_TIMEOUT_S)
+                call(self._controller.execute, request), min(timeout_s, _DEFAULT_TIMEOUT_S)
             )
         except TimeoutError:
             raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"the controller did not answer {name} in time") from None

@@ -20,7 +20,7 @@ import ray._private.auto_init_hook
 import ray.exceptions
 
 from rayka.actors.background import BackgroundTasks, StopLoop, in_daemon_thread
-from rayka.actors.named import find_actor, joined_node
+from rayka.actors.named import call, find_actor, joined_node
 from rayka.actors.node.spec import CONTROLLER_NAME
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.controller import Changes, Position
@@ -134,7 +134,7 @@ class ImageWatch:
         if not ray.is_initialized():  # one more call would start another Ray in this process
             raise StopLoop
         try:
-            changes = await self._ask()
+            changes = await call(self._controller.watch, self._watcher, self._position)
         except ray.exceptions.RayError as error:
             logger.warning("the controller is unavailable (%s); the last metadata image stays in use", _reason(error))
             await asyncio.sleep(self._retry_s)
@@ -147,15 +147,6 @@ class ImageWatch:
             return
         self._retry_s = _RETRY_S
         await self.take(changes)
-
-    def _ask(self) -> Any:
-        """The call to the controller. Raises RayError."""
-        try:
-            return self._controller.watch.remote(self._watcher, self._position)
-        except RaykaError:
-            raise
-        except Exception as error:  # Ray raises nothing more special for an actor that it does not know any more
-            raise ray.exceptions.RaySystemError(str(error)) from error  # type: ignore[no-untyped-call]
 
     async def take(self, changes: Changes) -> None:
         """Make what the controller sent the image. Raises INCONSISTENT_CLUSTER_ID, or KAFKA_STORAGE_ERROR if it is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,6 +52,21 @@ def test_a_command_is_repeated_until_the_controller_has_heard_it() -> None:
         None,
     )
     assert asyncio.run(execute_until_heard(controller, REQUEST)) is None
+
+
+def test_a_controller_of_which_ray_knows_nothing_is_unavailable() -> None:
+    """Else the producer that asks for its id would wait for ever."""
+
+    def refuse(*_: object) -> None:
+        raise Exception("Failed to submit task to actor")
+
+    async def main() -> None:
+        controller = SimpleNamespace(execute=SimpleNamespace(remote=refuse))
+        with pytest.raises(RaykaError) as unavailable:
+            await ControllerClient(controller, ImageWatch(controller, "client"), 1).allocate_producer_id()
+        assert unavailable.value.code is ErrorCode.REQUEST_TIMED_OUT
+
+    asyncio.run(main())
 
 
 def test_a_registration_that_is_refused_is_an_error() -> None:
