@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -134,8 +135,10 @@ class Accumulator:
     forgets what it has and takes nothing more.
     """
 
-    def __init__(self, config: ProducerConfig) -> None:
+    def __init__(self, config: ProducerConfig, check: Callable[[], None] | None = None) -> None:
+        """`check` raises if nothing may be sent. It runs under the lock: a later flush finds all that it let pass."""
         self._config = config
+        self._check = check
         self._refusal: str | None = None
         self._batch_size = max(config.batch_size, RECORD_BATCH_OVERHEAD)
         self.lock = self._lock = threading.Lock()
@@ -148,6 +151,10 @@ class Accumulator:
         """Take no more records and batches: `append` and `put` raise INVALID_REQUEST from now on."""
         with self._lock:
             self._refusal = self._refusal or reason
+            self._check = self._raise_refusal
+
+    def _raise_refusal(self) -> None:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, str(self._refusal))
 
     def forked(self) -> None:
         """This is a fork: what the parent has not sent is the parent's."""
@@ -205,11 +212,11 @@ class Accumulator:
         """Add a record to the batch that is filling; None if there is no memory.
 
         `size` is the most that it can take. The flag tells that the sender has something new to look at.
-        Raises INVALID_REQUEST after `refuse`.
+        Raises what `check` raises, and INVALID_REQUEST after `refuse`.
         """
         with self._lock:
-            if self._refusal is not None:
-                raise RaykaError(ErrorCode.INVALID_REQUEST, self._refusal)
+            if self._check is not None:
+                self._check()
             if self._used >= self._limit:
                 return None
             batch = queue.filling
@@ -228,8 +235,8 @@ class Accumulator:
     def put(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
         """Append a whole batch; False if there is no memory. Raises as `append`."""
         with self._lock:
-            if self._refusal is not None:
-                raise RaykaError(ErrorCode.INVALID_REQUEST, self._refusal)
+            if self._check is not None:
+                self._check()
             if self._used >= self._limit:
                 return False
             filling = queue.close_filling()

@@ -54,10 +54,11 @@ class AsyncProducer(AsyncClosing):
         self.config = configure(ProducerConfig, config)
         self.home = home or asyncio.get_running_loop()
         self._broker = broker
-        self._accumulator = Accumulator(self.config)
-        self._routes = Routes(broker, self._accumulator, self.config)
         is_plain = self.config.transactional_id is None and self.config.joins is None
         self._transactions = None if is_plain else Transactions(broker, self.config)
+        check = None if self._transactions is None else self._transactions.check_open
+        self._accumulator = Accumulator(self.config, check)
+        self._routes = Routes(broker, self._accumulator, self.config)
         self._sender = Sender(broker, self._accumulator, self.config, self.home, self._transactions)
         given = self.config.partitioner
         self._partitioner: Partitioner | None = given() if isinstance(given, type) else given
@@ -119,7 +120,6 @@ class AsyncProducer(AsyncClosing):
             size = max_record_size(key, value, pairs)
         if size > route.max_batch_size - RECORD_BATCH_OVERHEAD:
             require_fits(route, key, value, pairs)
-        self._check_sendable()
         queue = route.queues[route.choose(key, size, partition, self._partitioner)]
         appended = self._accumulator.append(queue, key, value, pairs, timestamp_ms, size, route.max_batch_size)
         if appended is None:
@@ -289,16 +289,11 @@ class AsyncProducer(AsyncClosing):
 
     def try_put(self, batch: ProducerBatch) -> BatchFuture | None:
         """Send a batch; None if there is no room. From any thread."""
-        self._check_sendable()
         queue = self._accumulator.queue(batch.topic_partition)
         if not self._accumulator.put(queue, batch):
             return None
         self._sender.wake(queue)
         return BatchFuture(batch)
-
-    def _check_sendable(self) -> None:
-        if self._transactions is not None:
-            self._transactions.check_open()
 
     @at_home
     async def init_transactions(self) -> None:

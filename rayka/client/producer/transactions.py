@@ -56,12 +56,13 @@ class Transactions:
         self._broker = broker
         self._config = config
         self._fenced: RaykaError | None = None
+        self._turn = asyncio.Lock()  # an end that was interrupted may still be about to stop
         self._is_ending = False
         self._in_doubt = _NOBODY
         """The producer whose last transaction may be open, decided or never begun."""
 
     def check_open(self) -> None:
-        """Raise INVALID_TXN_STATE outside of a transaction, and while it is being ended."""
+        """Raise INVALID_TXN_STATE outside of a transaction, and while it is being ended. From any thread."""
         self._require_begun()
         if self._is_ending:
             raise RaykaError(ErrorCode.INVALID_TXN_STATE, "The transaction is being committed or aborted")
@@ -139,6 +140,11 @@ class Transactions:
         """
         self._check_own()
         self._require_begun()
+        async with self._turn:
+            self._require_begun()  # another thread's end may have come first
+            await self._flush_and_end(is_committed, flush)
+
+    async def _flush_and_end(self, is_committed: bool, flush: Callable[[], Awaitable[None]]) -> None:
         self._is_ending = True  # for what is sent from now on, by a callback, might be appended after the end
         if not is_committed:
             self.failed(RaykaError(ErrorCode.TRANSACTION_ABORTABLE, "The transaction was aborted before this was sent"))
@@ -160,8 +166,11 @@ class Transactions:
 
     async def leave(self, flush: Callable[[], Awaitable[None]]) -> None:
         """Abort a transaction that is still open, as nobody will end it; its readers would wait for the timeout."""
-        if self.is_open and self._config.joins is None:
-            await self.end(False, flush)
+        if not self.is_open or self._config.joins is not None:
+            return
+        async with self._turn:
+            if self.is_open:
+                await self._flush_and_end(False, flush)
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit offsets of a group with the transaction. Raises the error of the first that is refused."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from rayka.client.cluster import Cluster
 from rayka.client.group.blocking import GroupConsumer
 from rayka.client.group.coordinator import GroupMetadata
 from rayka.client.producer.blocking import Producer
+from rayka.client.producer.producer import AsyncProducer
 from rayka.coordinator.request import Request
 from rayka.coordinator.transactions.records import TransactionRecord
 from rayka.coordinator.transactions.requests import EndTxnRequest
@@ -64,24 +65,66 @@ def test_an_abort_drops_what_is_not_sent_yet(cluster: Cluster) -> None:
     assert committed(cluster) == [b"later"]
 
 
-def test_an_abort_that_was_interrupted_is_not_taken_back(cluster: Cluster, faults: FaultyPartitions) -> None:
+@contextlib.asynccontextmanager
+async def with_a_record_in_flight(cluster: Cluster, faults: FaultyPartitions) -> AsyncIterator[AsyncProducer]:
+    """A producer whose transaction has a record that is not acknowledged yet. It lives in the loop of the caller."""
+    async with cluster.async_producer(transactional_id="t") as producer:
+        await producer.begin_transaction()
+        faults.fail_appends(Fault(delay_s=0.2))
+        await producer.send("single", b"a")
+        yield producer
+
+
+def test_an_abort_that_was_interrupted_is_not_taken_back(
+    cluster: Cluster, connection: LocalConnection, faults: FaultyPartitions
+) -> None:
     async def main() -> None:
-        cluster.admin().create_topic("events")
-        async with cluster.async_producer(transactional_id="t") as producer:
-            await producer.begin_transaction()
-            faults.fail_appends(Fault(delay_s=0.5))
-            await producer.send("events", b"in flight")
+        async with with_a_record_in_flight(cluster, faults) as producer:
             abort = asyncio.ensure_future(producer.abort_transaction())
-            await asyncio.to_thread(wait_until, lambda: faults.appends == 1, 30, "the append")
+            await asyncio.sleep(0)
             abort.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await abort
             with pytest.raises(RaykaError) as abortable:
                 await producer.commit_transaction()
             assert refused(abortable) is ErrorCode.TRANSACTION_ABORTABLE
+            assert abort.cancelled()
 
-    asyncio.run(main())
-    assert committed(cluster) == []
+    cluster.admin().create_topic("single")
+    connection.loop.run(main())
+    assert committed(cluster, "single") == []
+
+
+def test_an_abort_follows_a_commit_that_has_just_been_interrupted(
+    cluster: Cluster, connection: LocalConnection, faults: FaultyPartitions
+) -> None:
+    async def main() -> None:
+        async with with_a_record_in_flight(cluster, faults) as producer:
+            commit = asyncio.ensure_future(producer.commit_transaction())
+            await asyncio.sleep(0)
+            commit.cancel()
+            await producer.abort_transaction()
+            assert commit.cancelled()
+
+    cluster.admin().create_topic("single")
+    connection.loop.run(main())
+    assert committed(cluster, "single") == []
+
+
+def test_a_commit_that_has_begun_ends_before_an_abort_or_a_close(
+    cluster: Cluster, connection: LocalConnection, faults: FaultyPartitions
+) -> None:
+    """Those of another thread must not decide otherwise."""
+
+    async def main() -> None:
+        async with with_a_record_in_flight(cluster, faults) as producer:
+            ends = producer.commit_transaction(), producer.abort_transaction(), producer.close()
+            committing, aborted, closed = await asyncio.gather(*ends, return_exceptions=True)
+            assert (committing, closed) == (None, None)
+            assert isinstance(aborted, RaykaError)
+            assert aborted.code is ErrorCode.INVALID_TXN_STATE
+
+    cluster.admin().create_topic("single")
+    connection.loop.run(main())
+    assert committed(cluster, "single") == [b"a"]
 
 
 def test_an_exception_aborts_the_transaction_that_it_leaves(cluster: Cluster) -> None:
@@ -402,6 +445,28 @@ def test_a_record_that_was_not_sent_in_time_lets_the_transaction_only_be_aborted
     with cluster.producer() as plain:
         plain.send("events", b"after")
     assert committed(cluster) == [b"after"]
+
+
+def test_a_record_whose_transaction_ends_while_it_is_being_sent_is_refused(cluster: Cluster) -> None:
+    """Another thread may end it at any moment. The record would be sent in no transaction, or in the next one."""
+    cluster.admin().create_topic("events")
+    ends: list[Callable[[], None]] = []
+
+    def choose(*_: object) -> int:
+        while ends:
+            ends.pop()()
+        return 0
+
+    with cluster.producer(transactional_id="t", partitioner=choose) as producer:
+        producer.begin_transaction()
+        producer.send("events", b"a").get(30)
+        ends.append(producer.commit_transaction)
+        with pytest.raises(RaykaError) as late:
+            producer.send("events", b"late")
+        assert refused(late) is ErrorCode.INVALID_TXN_STATE
+        with producer.transaction():
+            producer.send("events", b"b")
+    assert values(cluster, "events") == committed(cluster) == [b"a", b"b"]
 
 
 def test_a_callback_sends_nothing_in_a_transaction_that_is_being_committed(cluster: Cluster) -> None:
