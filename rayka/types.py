@@ -137,6 +137,19 @@ class TransactionSupport(enum.IntEnum):
     """The leader adds the partition."""
 
 
+class VerificationRequest(NamedTuple):
+    """Asks a transaction coordinator whether the transaction of a producer has these partitions (KIP-890).
+
+    With `TransactionSupport.ADD_PARTITIONS` the coordinator adds those that are missing.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+    support: TransactionSupport
+
+
 class TxnMarker(NamedTuple):
     """The end of one producer's transaction, to be written to the partitions."""
 

@@ -25,7 +25,7 @@ from rayka.coordinator.transactions.requests import AddPartitionsRequest, Marker
 from rayka.coordinator.transactions.steps import TransactionMarkers
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
-from rayka.types import TopicPartition, TransactionSupport, TxnMarker
+from rayka.types import TopicPartition, TransactionSupport, TxnMarker, VerificationRequest
 
 logger = logging.getLogger(__name__)
 
@@ -56,35 +56,28 @@ class TransactionLinks:
         self._catch_up = catch_up
         self._asking: Counter[tuple[TopicPartition, int]] = Counter()
 
-    async def verify(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Sequence[TopicPartition],
-        support: TransactionSupport,
-    ) -> Sequence[ErrorCode]:
+    async def verify(self, request: VerificationRequest) -> Sequence[ErrorCode]:
         """Whether a transaction has the partitions; those of newer clients are added. An error for each."""
-        adds = support is TransactionSupport.ADD_PARTITIONS
+        adds = request.support is TransactionSupport.ADD_PARTITIONS
         config = self._config()
         if not adds and not config["transaction.partition.verification.enable"]:
-            return [ErrorCode.NONE] * len(partitions)
-        request = AddPartitionsRequest(
-            transactional_id,
-            producer_id,
-            producer_epoch,
-            tuple(partitions),
+            return [ErrorCode.NONE] * len(request.partitions)
+        addition = AddPartitionsRequest(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            request.partitions,
             is_verify_only=not adds,
             transaction_version=FIRST_WITH_EPOCH_BUMP,
             max_wait_ms=config["add.partitions.to.txn.retry.backoff.max.ms"],
         )
         try:
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-                return (await self._coordinators.execute(request)).errors
+                return (await self._coordinators.execute(addition)).errors
         except TimeoutError:
-            return [ErrorCode.REQUEST_TIMED_OUT] * len(partitions)
+            return [ErrorCode.REQUEST_TIMED_OUT] * len(request.partitions)
         except RaykaError as error:
-            return [error.code] * len(partitions)
+            return [error.code] * len(request.partitions)
 
     async def verified(self, partition: Partition, request: TransactionalRequest[Any]) -> Verified:
         """Whether a coordinator may write a request to its partition.
@@ -108,7 +101,9 @@ class TransactionLinks:
         key, producer = (partition, request.producer_id), (request.producer_id, request.producer_epoch)
         self._asking[key] += 1
         try:
-            (error,) = await self.verify(request.transactional_id, *producer, (partition,), support)
+            (error,) = await self.verify(
+                VerificationRequest(request.transactional_id, *producer, (partition,), support)
+            )
         finally:
             self._asking[key] -= 1
             if not self._asking[key]:

@@ -25,13 +25,11 @@ from rayka.types import (
     AppendResult,
     TopicPartition,
     TransactionSupport,
+    VerificationRequest,
 )
 
-Verify: TypeAlias = Callable[
-    [str, int, int, Sequence[TopicPartition], TransactionSupport], Awaitable[Sequence[ErrorCode]]
-]
-"""Asks the coordinator of a transactional id whether the transaction of a producer id and epoch has the partitions, or
-adds them. Returns an error for each; never raises."""
+Verify: TypeAlias = Callable[[VerificationRequest], Awaitable[Sequence[ErrorCode]]]
+"""Asks the coordinator of the transactional id. Returns an error for each partition; never raises."""
 
 _UNREACHABLE = frozenset(
     {
@@ -127,8 +125,11 @@ class TransactionalAppends:
         faults: dict[int, AppendResult] = {}
         support = TransactionSupport(params.transaction_support)
         for (producer_id, producer_epoch), asked in by_producer.items():
-            partitions = [batch.request.topic_partition for batch in asked]
-            errors = await self.verify(params.transactional_id or "", producer_id, producer_epoch, partitions, support)
+            partitions = tuple(batch.request.topic_partition for batch in asked)
+            request = VerificationRequest(
+                params.transactional_id or "", producer_id, producer_epoch, partitions, support
+            )
+            errors = await self.verify(request)
             for batch, error in zip(asked, errors, strict=True):
                 if error is not ErrorCode.NONE:
                     self._forget(batch, error)
@@ -157,14 +158,8 @@ class TransactionalAppends:
         self._append([each.request for each in verified], params, respond, [each.verification for each in verified])
 
 
-async def _unavailable(
-    transactional_id: str,
-    producer_id: int,
-    producer_epoch: int,
-    partitions: Sequence[TopicPartition],
-    support: TransactionSupport,
-) -> Sequence[ErrorCode]:
-    return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(partitions)
+async def _unavailable(request: VerificationRequest) -> Sequence[ErrorCode]:
+    return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(request.partitions)
 
 
 def _producer(request: AppendRequest) -> tuple[int, int]:

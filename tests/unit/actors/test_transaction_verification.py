@@ -14,7 +14,7 @@ from rayka.config import BrokerConfig
 from rayka.coordinator.groups.requests import TxnOffsetCommitRequest
 from rayka.coordinator.transactions.requests import AddPartitionsRequest, AddPartitionsResponse
 from rayka.errors import ErrorCode, RaykaError
-from rayka.types import TopicPartition, TransactionSupport
+from rayka.types import TopicPartition, TransactionSupport, VerificationRequest
 from tests.unit.actors.test_coordinator_log import open_partition
 
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 0)
@@ -75,7 +75,7 @@ class Answering:
 
     def verify(self, support: TransactionSupport, **config: str) -> list[ErrorCode]:
         """What it says of two partitions."""
-        asking = self.links(**config).verify("t", 5, 1, (ORDERS, PAYMENTS), support)
+        asking = self.links(**config).verify(VerificationRequest("t", 5, 1, (ORDERS, PAYMENTS), support))
         return [*asyncio.run(asyncio.wait_for(asking, 60))]
 
 

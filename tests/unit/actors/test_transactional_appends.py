@@ -30,6 +30,7 @@ from rayka.types import (
     TopicPartition,
     TransactionSupport,
     TxnMarker,
+    VerificationRequest,
 )
 from tests.support.logs import batch
 
@@ -54,11 +55,9 @@ class Leader:
         self.questions: list[tuple[TopicPartition, ...]] = []
         self.answers: asyncio.Queue[ErrorCode] = asyncio.Queue()
 
-    async def verify(
-        self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[TopicPartition], support: Any
-    ) -> Sequence[ErrorCode]:
-        self.questions.append(tuple(partitions))
-        return [await self.answers.get()] * len(partitions)
+    async def verify(self, request: VerificationRequest) -> Sequence[ErrorCode]:
+        self.questions.append(request.partitions)
+        return [await self.answers.get()] * len(request.partitions)
 
     def append(
         self,
