@@ -24,8 +24,11 @@ Ranges: TypeAlias = Sequence[OffsetRange]
 class StreamOffsets(Protocol):
     """The partitions that a stream reads, and their offsets."""
 
-    def topic_ids(self) -> TopicIds:
-        """The partitions that there are now, new ones included."""
+    def topic_ids(self, *, existing_only: bool = False) -> TopicIds:
+        """The partitions that there are now, new ones included.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, unless `existing_only`.
+        """
 
     def list_offsets(self, timestamps: Mapping[TopicPartition, int], /) -> Mapping[TopicPartition, int]:
         """See `plan.ListOffsets`."""
@@ -71,8 +74,21 @@ class MicroBatches:
             raise
 
     def bounds(self) -> Bounds:
-        """All the offsets that there are now, of topics and partitions that are new too."""
-        return log_bounds(self._offsets.topic_ids(), self._offsets.list_offsets)
+        """All the offsets that there are now, of topics and partitions that are new too.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, unless losses are to be skipped.
+        """
+        topic_ids = self._topic_ids()
+        while True:
+            try:
+                return log_bounds(topic_ids, self._offsets.list_offsets)
+            except RaykaError as error:
+                before, topic_ids = topic_ids, self._topic_ids()
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or topic_ids == before:
+                    raise
+
+    def _topic_ids(self) -> TopicIds:
+        return self._offsets.topic_ids(existing_only=self._settings.on_data_loss == "skip")
 
     def doubts(self, bounds: Bounds) -> bool:
         """Whether `next` would find losses in `bounds` that are not certain: better look the bounds up again first."""

@@ -35,16 +35,21 @@ class TopicOffsets:
         self._topics = [topics] if isinstance(topics, str) else list(topics or ())
         self._pattern = None if pattern is None else re.compile(pattern)
 
-    def topic_ids(self) -> TopicIds:
-        """The partitions that there are now. Raises UNKNOWN_TOPIC_OR_PARTITION for a name that does not exist."""
-        names = self._topics
-        if self._pattern is not None:
-            names = list(filter(self._pattern.fullmatch, self._admin.list_topics()))
+    def topic_ids(self, *, existing_only: bool = False) -> TopicIds:
+        """The partitions that there are now.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION for a name that does not exist, unless `existing_only`.
+        """
+        found = self._admin.describe_topics(None if existing_only or self._pattern is not None else self._topics)
         return {
             TopicPartition(topic.name, partition.partition): topic.topic_id
-            for topic in self._admin.describe_topics(names)
+            for topic in found
+            if self._is_wanted(topic.name)
             for partition in topic.partitions
         }
+
+    def _is_wanted(self, name: str) -> bool:
+        return name in self._topics if self._pattern is None else self._pattern.fullmatch(name) is not None
 
     def list_offsets(self, timestamps: Mapping[TopicPartition, int], /) -> Mapping[TopicPartition, int]:
         """The offset of each timestamp (ms) or `OffsetSpec`; -1 for a time after the last record."""

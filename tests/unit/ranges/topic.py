@@ -20,7 +20,7 @@ class Topic:
         self.times = {}
         self.uncommitted = 0
 
-    def topic_ids(self):
+    def topic_ids(self, *, existing_only=False):
         return {TopicPartition("t", partition): self.topic_id for partition in range(len(self.bounds))}
 
     def list_offsets(self, timestamps):
