@@ -126,7 +126,10 @@ def test_a_deleted_topic_fails_the_stream_unless_that_is_allowed(
     allowing = query(failOnDataLoss="false", **options)
     second = allowing.latestOffset(first, ALL)
     assert len(read(allowing, first, second)) == 3
-    assert set(second) == {topic}
+    assert set(second) == ({topic, other_topic} if chosen == "subscribe" else {topic})
+    assert allowing.latestOffset(second, ALL) == second
+    fill(cluster, topic, 3, start=33)
+    assert len(read(allowing, second, allowing.latestOffset(second, ALL))) == 3
 
 
 def test_a_topic_that_never_was_there_fails_the_stream(cluster, topic, query):

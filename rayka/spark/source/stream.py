@@ -20,7 +20,7 @@ from rayka.ranges.plan import OffsetRange, log_bounds, plan_ranges, split
 from rayka.spark.source.batch import fetch_settings, read_split
 from rayka.spark.source.columns import columns_of
 from rayka.spark.source.options import SourceOptions
-from rayka.spark.source.stream_offsets import from_offset, next_ranges, raise_or_log, to_offset
+from rayka.spark.source.stream_offsets import from_offset, keep_seen, next_ranges, raise_or_log, to_offset
 from rayka.spark.source.topics import SourceTopics, ask
 from rayka.types import TopicPartition
 
@@ -60,12 +60,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offset behind what was lost is another one, even without records, so that Spark keeps it.
         """
         max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        ranges, losses = self._next(from_offset(start), max_offsets)
+        ranges, losses = self._next(start, max_offsets)
         raise_or_log(losses, self._options.fail_on_data_loss)
         if not losses and self._has_to_wait(sum(map(len, ranges))):
             return start
         self._last_trigger_s = time.monotonic()
-        return to_offset(ranges)
+        return keep_seen(to_offset(ranges), start, self._options.choice.names)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """maxOffsetsPerTrigger."""
@@ -100,13 +100,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_too_small = offsets < self._options.min_offsets_per_trigger
         return is_too_small and time.monotonic() - self._last_trigger_s < self._options.max_trigger_delay_s
 
-    def _next(self, last: list[OffsetRange], max_offsets: int | None) -> tuple[list[OffsetRange], list[DataLoss]]:
+    def _next(self, start: Offset, max_offsets: int | None) -> tuple[list[OffsetRange], list[DataLoss]]:
         """See `next_ranges`. An uncertain loss is accepted if it is still reported after some seconds."""
-        deadline_s = time.monotonic() + _PATIENCE_S
+        last, deadline_s = from_offset(start), time.monotonic() + _PATIENCE_S
         if self._latest is None or not self._is_bounded:
             self._latest = self._bounds()
         while True:
-            self._require_topics(last, self._latest)
+            self._require_topics(start, self._latest)
             ranges, losses = next_ranges(last, self._latest, max_offsets, self._high_watermarks)
             if all(loss.is_certain for loss in losses) or time.monotonic() >= deadline_s:
                 return ranges, losses
@@ -116,9 +116,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return self._ask(lambda asked: asked.high_watermarks(partitions))
 
-    def _require_topics(self, last: list[OffsetRange], bounds: Bounds) -> None:
+    def _require_topics(self, start: Offset, bounds: Bounds) -> None:
         """Raise UNKNOWN_TOPIC_OR_PARTITION for a topic that the query asks for, and that it has never seen."""
-        seen = {each.topic for each in (*last, *bounds.values())}
+        seen = {*start, *(each.topic for each in bounds.values())}
         for topic in sorted(self._options.choice.names - seen):
             raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rayka.errors import ErrorCode, RaykaError
@@ -39,6 +39,15 @@ def from_offset(offset: Mapping[str, Any]) -> list[OffsetRange]:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"the checkpoint is not one of the source rayka: {offset!r} ({error!r})"
         raise RaykaError(ErrorCode.CORRUPT_MESSAGE, message) from None
+
+
+def keep_seen(following: Mapping[str, Any], last: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The following offset, with those of the named topics that the last one has and that are gone: no partitions.
+
+    So a query that goes on without a topic knows it from one that never existed.
+    """
+    gone = {name: last[name] | {"start": {}, "end": {}} for name in last if name in names and name not in following}
+    return {**following, **gone}
 
 
 def next_ranges(

@@ -9,7 +9,7 @@ import pytest
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import OffsetRange
-from rayka.spark.source.stream_offsets import from_offset, next_ranges, raise_or_log, to_offset
+from rayka.spark.source.stream_offsets import from_offset, keep_seen, next_ranges, raise_or_log, to_offset
 
 ID = uuid.UUID(int=7)
 
@@ -26,6 +26,16 @@ def test_the_checkpoint_of_another_source_is_refused(foreign):
     with pytest.raises(RaykaError, match="not one of the source rayka") as refused:
         from_offset(foreign)
     assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_topic_that_is_gone_stays_known_if_the_query_names_it():
+    """It is none that never existed, and the query may go on without it."""
+    last = to_offset([OffsetRange(name, 0, 5, 9, ID) for name in "abc"])
+    following = to_offset([OffsetRange("a", 0, 9, 9, ID)])
+    kept = keep_seen(following, last, {"a", "b", "d"})
+    assert from_offset(kept) == from_offset(following)
+    assert set(kept) == {"a", "b"}
+    assert keep_seen(following, kept, {"a", "b", "d"}) == kept
 
 
 def topic(*bounds, topic_id=ID):
