@@ -94,9 +94,17 @@ class Checkpoint:
         return self._read(self._metadata)[1]
 
     def last(self) -> PlannedBatch | None:
-        """The batch that was planned last, None if there never was one. Raises CORRUPT_MESSAGE for a broken file."""
-        batch_id = max(self._ids(self._offsets), default=None)
-        if batch_id is None:
+        """The batch that was planned last, None if there never was one.
+
+        Raises CORRUPT_MESSAGE for a broken file, and if a later batch is done, which was planned before: then only a
+        part of the directory was restored.
+        """
+        batch_id = max(self._ids(self._offsets), default=-1)
+        done = max(self._ids(self._commits), default=-1)
+        if done > batch_id:
+            message = f"{self._commits}/{done} is there without offsets/{done}: restore all of the checkpoint"
+            raise RaykaError(ErrorCode.CORRUPT_MESSAGE, message)
+        if batch_id < 0:
             return None
         return PlannedBatch(batch_id, self._read(os.path.join(self._offsets, str(batch_id)))[1])
 

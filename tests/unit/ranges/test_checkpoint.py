@@ -47,6 +47,20 @@ def test_a_broken_checkpoint_is_named(tmp_path, text, name):
     assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
+def test_a_checkpoint_that_was_restored_in_part_is_refused(tmp_path):
+    """Batch 2 would be planned with other records, and count as done before its sink has them."""
+    checkpoint = opened(tmp_path)
+    for batch_id in range(3):
+        batch = PlannedBatch(batch_id, tuple(ranges((batch_id, batch_id + 1))))
+        checkpoint.plan(batch)
+        checkpoint.commit(batch)
+    checkpoint.close()
+    (tmp_path / "offsets" / "2").unlink()
+    with pytest.raises(RaykaError, match="commits/2 is there without offsets/2") as refused:
+        MicroBatches(Topic((0, 9)), opened(tmp_path), StreamSettings(), "new")
+    assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
 def test_a_checkpoint_without_topic_ids_goes_on(tmp_path):
     opened(tmp_path).close()
     (tmp_path / "offsets" / "3").write_text('{"version": 1}\n["t", 0, 5, 9]')
