@@ -180,7 +180,7 @@ class Transactions:
         self.has_sent = True
         request = TxnOffsetCommitRequest(
             group.group_id,
-            tuple(_committed(*each) for each in offsets.items()),
+            tuple(self._committed(*each) for each in offsets.items()),
             self.transactional_id,
             *self.producer,
             transaction_support=TransactionSupport.ADD_PARTITIONS,
@@ -196,6 +196,13 @@ class Transactions:
         except RaykaError as refused:
             self.failed(refused)
             raise
+
+    def _committed(self, partition: tuple[str, int], where: int | OffsetAndMetadata) -> CommittedOffset:
+        """With the id of the topic, without which the offset would count for the next topic of that name too."""
+        one = OffsetAndMetadata(where) if isinstance(where, int) else where
+        topic = self._broker.image.topics.get(partition[0])
+        offset = CommittedOffset(*partition, one.offset, one.leader_epoch, one.metadata)
+        return offset if topic is None else offset._replace(topic_id=topic.topic_id)
 
     async def _take_producer(self, request: InitProducerIdRequest | EndTxnRequest) -> None:
         answer: ProducerIdResponse = await self._until_answered(
@@ -245,11 +252,6 @@ class Transactions:
                     f"No answer for max_block_ms; the coordinator's last error was {error.name}",
                 )
             await asyncio.sleep(backoff_s)
-
-
-def _committed(partition: tuple[str, int], where: int | OffsetAndMetadata) -> CommittedOffset:
-    one = OffsetAndMetadata(where) if isinstance(where, int) else where
-    return CommittedOffset(*partition, one.offset, one.leader_epoch, one.metadata)
 
 
 def _retriable_error(response: Any) -> ErrorCode | None:

@@ -328,6 +328,27 @@ def test_a_consumer_commits_how_far_it_has_read_with_the_transaction(cluster: Cl
         assert found.offset == 2
 
 
+def test_an_offset_of_a_transaction_belongs_to_its_topic_and_not_to_the_next_one_of_that_name(
+    cluster: Cluster, connection: LocalConnection
+) -> None:
+    """A coordinator that was away when the topic was deleted knows it by the id alone."""
+    admin, groups = cluster.admin(), connection.broker.groups
+    admin.create_topic("single", partitions=1)
+    with (
+        cluster.producer(transactional_id="t") as producer,
+        cluster.consumer("g", enable_auto_commit=False) as consumer,
+    ):
+        with producer.transaction():
+            producer.send("events", b"result")
+            producer.send_offsets({TopicPartition("single", 0): 1}, GroupMetadata("g"))
+        assert consumer.committed(("single", 0)) is not None
+        follow, groups.follow = groups.follow, lambda image: None
+        admin.delete_topic("single")
+        admin.create_topic("single", partitions=1)
+        groups.follow = follow
+        assert consumer.committed(("single", 0)) is None
+
+
 def test_a_member_that_its_group_went_on_without_commits_nothing(cluster: Cluster) -> None:
     """Another member reads the same records again, so its results must not count (KIP-447)."""
     cluster.admin().create_topic("single", partitions=1)
