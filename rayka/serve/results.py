@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import uuid
 from typing import Any, Final, NamedTuple
 
 from rayka.client.cluster import Cluster
@@ -58,6 +59,7 @@ class Results:
         self._producer = cluster.producer()
         self._reader = cluster.reader()
         self._lock = threading.Lock()
+        self._topic_id: uuid.UUID | None = None
         self._position = 0
         self._statuses: dict[str, _StoredStatus] = {}
         self._cancelled: dict[str, int] = {}  # offsets, as those in `_statuses`
@@ -111,11 +113,20 @@ class Results:
                     raise
                 self._position = self._reader.get_offsets_before(self.topic, 0, OffsetSpec.EARLIEST)[0]
                 continue
+            if self._topic_id not in (None, found.topic_id):
+                self._begin_again()
+                continue
+            self._topic_id = found.topic_id
             for record in found.records:
                 self._index(record)
             self._forget_below(found.log_start_offset)
             is_behind = found.next_offset > self._position and found.next_offset < found.high_watermark
             self._position = found.next_offset
+
+    def _begin_again(self) -> None:
+        """Read the topic from its beginning: it was deleted and created again."""
+        self._topic_id, self._position, self._log_start_offset = None, 0, 0
+        self._statuses, self._cancelled = {}, {}
 
     def _index(self, record: Any) -> None:
         if record.key.startswith(_CANCELLED):

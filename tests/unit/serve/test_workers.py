@@ -229,6 +229,21 @@ def test_the_first_result_of_a_task_stays_and_expired_ones_are_forgotten(cluster
     assert tasks.results.read("three") == (Status.REVOKED, None)
 
 
+def test_results_in_a_topic_that_was_created_again_are_found_behind_what_was_read_of_the_old_one(
+    cluster: Cluster, tasks: Tasks
+) -> None:
+    for number in range(3):
+        tasks.results.write(f"old-{number}", Status.SUCCESS, number)
+    assert tasks.results.read("old-2") == (Status.SUCCESS, 2)
+    cluster.admin().delete_topic(tasks.results.topic)
+    others = Results(cluster, tasks.name, 3600)
+    for number in range(4):
+        others.write(f"new-{number}", Status.SUCCESS, number)
+    assert [tasks.results.read(f"new-{number}") for number in range(4)] == [(Status.SUCCESS, n) for n in range(4)]
+    assert tasks.results.status("old-2") is Status.PENDING
+    others.close()
+
+
 def test_a_task_whose_workers_all_died_fails_and_says_so(tasks: Tasks) -> None:
     tasks.enqueue("poison", "die")
     dying = tasks._queue()
