@@ -15,6 +15,7 @@ from rayka.client.consumer.range_reader import COLUMNS, RangeReader
 from rayka.client.consumer.topic_offsets import TopicOffsets, believed_bounds, isolation_of
 from rayka.client.joined import RayCluster
 from rayka.client.loop import Closing
+from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.batches import MicroBatches, OnDataLoss, StreamSettings
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
 from rayka.ranges.plan import OffsetRange, Positions
@@ -54,19 +55,22 @@ def iter_topic(
     ray_cluster = RayCluster.here(namespace)
     offsets = TopicOffsets(ray_cluster.join().admin(), topics, pattern, isolation_of(read_committed))
     reader = ray_cluster.reader(columns, offsets.isolation, on_data_loss)
+    block_reader = BlockReader(reader, columns, max_bytes_per_block)
     settings = StreamSettings(starting, max_offsets_per_block, on_data_loss)
     batches = MicroBatches(offsets, Checkpoint(checkpoint, RealFiles()), settings, uuid.uuid4().hex)
-    blocks = TopicBlocks(batches, BlockReader(reader, columns, max_bytes_per_block), poll_interval_s, idle_timeout_s)
+    blocks = TopicBlocks(batches, block_reader, poll_interval_s, idle_timeout_s)
     ray_cluster.keep_for(blocks)
     return blocks
 
 
 class BlockReader:
-    """Reads the ranges of a block into one table, of at most `max_bytes`."""
+    """Reads the ranges of a block into one table, of at most `max_bytes`. Raises INVALID_REQUEST if that is nothing."""
 
     def __init__(self, reader: RangeReader, columns: Sequence[str], max_bytes: int) -> None:
         self._reader = reader
         self._columns = columns
+        if max_bytes < 1:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"max_bytes_per_block must be 1 or more, not {max_bytes}")
         self._max_bytes = max_bytes
         self._read: list[list[pa.RecordBatch]] = []
         self._first = 0
