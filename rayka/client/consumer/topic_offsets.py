@@ -38,8 +38,11 @@ class TopicOffsets:
     def topic_ids(self, *, existing_only: bool = False) -> TopicIds:
         """The partitions that there are now.
 
-        Raises UNKNOWN_TOPIC_OR_PARTITION for a name that does not exist, unless `existing_only`.
+        Raises INVALID_REQUEST without a name, and UNKNOWN_TOPIC_OR_PARTITION for one that does not exist, unless
+        `existing_only`.
         """
+        if self._pattern is None and not self._topics:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "give at least one topic")
         found = self._admin.describe_topics(None if existing_only or self._pattern is not None else self._topics)
         return {
             TopicPartition(topic.name, partition.partition): topic.topic_id

@@ -126,7 +126,7 @@ def parse_options(options: Mapping[str, str], query: Query) -> SourceOptions:
     given = _Options(options, query)
     given.require("kafka.security.protocol", {"PLAINTEXT": None})
     timeout_ms = given.positive("kafka.request.timeout.ms") or DEFAULT_TIMEOUT_MS
-    limits = _trigger_limits(given)
+    limits, delay_s = _trigger_limits(given), given.duration_s("maxTriggerDelay")
     return SourceOptions(
         choice=_choice(given),
         starting=_starting(given, query),
@@ -139,7 +139,7 @@ def parse_options(options: Mapping[str, str], query: Query) -> SourceOptions:
         max_records_per_partition=given.positive("maxRecordsPerPartition"),
         max_offsets_per_trigger=limits[1],
         min_offsets_per_trigger=limits[0],
-        max_trigger_delay_s=given.duration_s("maxTriggerDelay") or DEFAULT_TRIGGER_DELAY_S,
+        max_trigger_delay_s=DEFAULT_TRIGGER_DELAY_S if delay_s is None else delay_s,
         timeout_ms=timeout_ms,
         poll_timeout_ms=given.positive("kafkaConsumer.pollTimeoutMs") or timeout_ms,
         offset_retries=given.number("fetchOffset.numRetries"),
@@ -244,15 +244,21 @@ def _choice(given: _Options) -> TopicChoice:
         return TopicChoice(pattern=text)
     if chosen[0] == "assign":
         return TopicChoice(assigned=_assigned(text))
-    return TopicChoice(topics=tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())))
+    topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not topics:
+        raise invalid(f"Option subscribe={text!r} is not valid: it names no topic")
+    return TopicChoice(topics=topics)
 
 
 def _assigned(text: str) -> dict[str, tuple[int, ...]]:
     try:
-        return {topic: tuple(map(_whole, partitions)) for topic, partitions in json.loads(text).items()}
+        assigned = {topic: tuple(map(_whole, partitions)) for topic, partitions in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError) as error:
         example = '{"topicA": [0, 1]}'
         raise invalid(f"Option assign={text!r} is not valid: use JSON such as {example} ({error})") from None
+    if not any(assigned.values()):
+        raise invalid(f"Option assign={text!r} is not valid: it names no partition")
+    return assigned
 
 
 def _trigger_limits(given: _Options) -> tuple[int, int | None]:

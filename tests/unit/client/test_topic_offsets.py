@@ -85,6 +85,14 @@ def test_a_topic_that_is_deleted_while_its_offsets_are_looked_up_is_lost_and_no_
     assert process(batches) == {"events": (5, 5)}
 
 
+def test_no_topic_at_all_is_refused(cluster: Cluster) -> None:
+    """Nothing would be read, for ever."""
+    names: Iterator[str] = iter(())
+    with pytest.raises(RaykaError, match="give at least one topic") as refused:
+        TopicOffsets(cluster.admin(), names).topic_ids()
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
 def test_a_new_stream_needs_all_its_topics(cluster: Cluster, opened: Open) -> None:
     cluster.admin().delete_topic("other")
     with pytest.raises(RaykaError, match="other does not exist"):

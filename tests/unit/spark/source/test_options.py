@@ -86,6 +86,7 @@ def test_numbers_and_kafka_settings():
 
 
 def test_waiting_and_retries():
+    assert streaming(maxTriggerDelay="0s").max_trigger_delay_s == 0
     waiting = streaming(minOffsetsPerTrigger="50", maxTriggerDelay="2 min")
     assert (waiting.min_offsets_per_trigger, waiting.max_trigger_delay_s) == (50, 120.0)
     assert streaming().max_trigger_delay_s == 15 * 60
@@ -101,7 +102,10 @@ def test_waiting_and_retries():
         ("batch", {}, "exactly one of the options assign, subscribe, subscribePattern; given: none"),
         ("batch", {"subscribe": "a", "assign": "{}"}, "given: assign, subscribe"),
         ("batch", {"subscribe": " "}, "subscribe is empty"),
+        ("batch", {"subscribe": " , "}, "subscribe=',' is not valid: it names no topic"),
         ("batch", {"assign": "[1]"}, "assign="),
+        ("batch", {"assign": "{}"}, "assign='{}' is not valid: it names no partition"),
+        ("streaming", {"assign": '{"a": []}'}, "it names no partition"),
         ("batch", {"subscribe": "a", "startingOffsets": "latest"}, "can't be the latest in a batch query"),
         ("batch", {"subscribe": "a", "startingOffsets": '{"a": {"0": -1}}'}, "can't be the latest in a batch query"),
         ("batch", {"subscribe": "a", "startingOffsets": "soon"}, "startingOffsets='soon' is not valid"),
