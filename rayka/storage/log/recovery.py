@@ -96,7 +96,7 @@ class LogLoader:
         self._cut: set[Segment] = set()
         self._rebuilt_from: int | None = None
         self._has_removed = False
-        """Whether a segment or snapshot was removed in whose place others may come: it must not come back."""
+        """Whether segments were removed in whose place others may come: they must not come back."""
         self._replay: ProducerReplay | None = None
 
     def load(self, producers: ProducerState) -> LoadedLog:
@@ -240,10 +240,14 @@ class LogLoader:
         return False
 
     def _begin_replay(self, producers: ProducerState, segment: Segment) -> ProducerReplay:
-        """The producers as they were at the start of a segment that is about to be read."""
+        """The producers as they were at the start of a segment that is about to be read.
+
+        Later snapshots are taken again: they may tell of records that are lost.
+        """
         if self._replay is None:
             limit = segment.base_offset if self._rebuilt_from is None else min(segment.base_offset, self._rebuilt_from)
             self._replay = ProducerReplay(producers, self._segments, limit, self._now_ms)
+            producers.keep_snapshots([offset for offset in producers.snapshots if offset <= limit])
         self._replay.begin(self._segments, segment)
         return self._replay
 
@@ -379,7 +383,6 @@ class LogLoader:
         limit = end_offset if self._rebuilt_from is None else min(end_offset, self._rebuilt_from)
         base_offsets = {segment.base_offset for segment in self._segments}
         latest = max((offset for offset in producers.snapshots if offset <= end_offset), default=end_offset)
-        self._has_removed = self._has_removed or any(offset > end_offset for offset in producers.snapshots)
         producers.keep_snapshots(base_offsets | {latest})
         producers.write_snapshots()
         if self._is_clean and self._rebuilt_from is None and not producers.snapshots:

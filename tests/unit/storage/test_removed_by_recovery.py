@@ -63,6 +63,30 @@ def test_a_snapshot_of_lost_records_does_not_answer_for_those_in_their_place(
     assert not log.append_as_leader(batch(b"lost", base_sequence=1, **producer), 0, NOW_MS).is_duplicate
 
 
+def test_a_snapshot_that_tells_of_lost_records_is_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut takes the end of a closed segment. In a compacted log no gap shows where that was."""
+    monkeypatch.setattr("rayka.storage.log.recovery.CHECKED_BYTES", 1)
+    producer = {"producer_id": 7, "producer_epoch": 0}
+    config = {"cleanup_policy": ("compact",), "index_interval_bytes": 0}
+    log = open_log(tmp_path, **config)
+    append(log, b"x")
+    append(log, b"x", base_sequence=0, **producer)
+    size = log.size
+    append(log, b"lost", base_sequence=1, **producer)
+    log.roll(NOW_MS)
+    append(log, b"x")
+    append(log, b"x")
+    log.write_snapshots()
+    log.release()
+    os.truncate(tmp_path / "00000000000000000000.log", size)
+    log = open_log(tmp_path, **config)
+    log.begin_flush().run()
+    log.segments[-1].write_indexes()
+    log.release()
+    log = open_log(tmp_path, same_boot=True, **config)
+    assert not log.append_as_leader(batch(b"lost", base_sequence=1, **producer), 0, NOW_MS).is_duplicate
+
+
 def test_a_torn_segment_whose_indexes_were_never_written_ends_a_compacted_log(tmp_path: Path) -> None:
     """As after a power cut between a roll and its flush."""
     log = open_log(tmp_path, cleanup_policy=("compact",))
