@@ -98,3 +98,5 @@ def _leave() -> None:
     ends = [each.loop.submit(each.reader.end(is_exit=True)) for each in list(_all) if not each.loop.is_closed]
     ends += [each.loop.submit(each.topic.delete()) for each in UNNAMED.values() if not each.loop.is_closed]
     concurrent.futures.wait(ends, _EXIT_TIMEOUT_S)
+    _producers.clear()  # the program may connect again
+    UNNAMED.clear()

@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
+from rayka.errors import ErrorCode, RaykaError
 from rayka.queue.leases import ItemRun
 from rayka.queue.stored_value import Value, stored_values
 from rayka.share.acquire import AcquiredRecords
-from rayka.storage.format.batch import CONTROL_FLAG, BatchHeader, iter_headers
+from rayka.storage.format.batch import CONTROL_FLAG, BatchHeader, ensure_intact, iter_headers
 from rayka.storage.format.records import read_batch, read_values
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FileSlice
 
+Found: TypeAlias = tuple[int, list[Value]] | RaykaError
 
-def acquired_items(partition: int, records: bytes | FileSlice, acquired: Sequence[AcquiredRecords]) -> list[ItemRun]:
+
+class AcquiredItems(NamedTuple):
+    """Items, and what is wrong with a part of the records that is damaged, whose items are not among them."""
+
+    runs: list[ItemRun]
+    damage: RaykaError | None
+
+
+def acquired_items(partition: int, records: bytes | FileSlice, acquired: Sequence[AcquiredRecords]) -> AcquiredItems:
     """The acquired items among the records of whole batches; an offset without a record has none.
 
-    Raises CORRUPT_MESSAGE, and KAFKA_STORAGE_ERROR if the slice can't be read.
+    Raises KAFKA_STORAGE_ERROR if the slice can't be read.
     """
     runs: list[ItemRun] = []
-    for first_offset, values in _values(records):
+    damage = None
+    for found in _values(records):
+        if isinstance(found, RaykaError):
+            damage = damage or found
+            continue
+        first_offset, values = found
         last_offset = first_offset + len(values) - 1
         for acquired_first, acquired_last, delivery_count in acquired:
             begin, end = max(first_offset, acquired_first), min(last_offset, acquired_last) + 1
             if begin < end:
                 part = values if len(values) == end - begin else values[begin - first_offset : end - first_offset]
                 _add(runs, ItemRun(partition, begin, part, delivery_count))
-    return runs
+    return AcquiredItems(runs, damage)
 
 
 def _add(runs: list[ItemRun], run: ItemRun) -> None:
@@ -39,8 +55,8 @@ def _add(runs: list[ItemRun], run: ItemRun) -> None:
         runs.append(run)
 
 
-def _values(records: bytes | FileSlice) -> Iterator[tuple[int, list[Value]]]:
-    """Values that follow each other, and the offset of the first. Large ones stay where they are."""
+def _values(records: bytes | FileSlice) -> Iterator[Found]:
+    """Values that follow each other, and the offset of the first; or an error. Large ones stay where they are."""
     if isinstance(records, FileSlice):
         large, records = stored_values(records)
         for offset, value in large:
@@ -49,21 +65,32 @@ def _values(records: bytes | FileSlice) -> Iterator[tuple[int, list[Value]]]:
     yield from _values_in(records)
 
 
-def _values_in(data: bytes) -> Iterator[tuple[int, list[Value]]]:
-    """As `_values`. A record without a value is an empty item."""
-    for position, header in iter_headers(data):
+def _values_in(data: bytes) -> Iterator[Found]:
+    """As `_values`. Behind a damaged batch it goes on, if the length of the batch can be right."""
+    end = 0
+    try:
+        for position, header in iter_headers(data):
+            end = position + header.size_in_bytes
+            yield from _values_of(data, position, header)
+    except RaykaError as error:
+        yield error
+        return
+    if end < len(data):
+        yield RaykaError(ErrorCode.CORRUPT_MESSAGE, f"The record batch at position {end} ends too late")
+
+
+def _values_of(data: bytes, position: int, header: BatchHeader) -> list[Found]:
+    """Those of one batch. A record without a value is an empty item."""
+    try:
+        ensure_intact(data, position, header)
         if header.attributes & CONTROL_FLAG:
-            continue
+            return []
         if header.last_offset_delta + 1 == header.record_count:
-            yield header.base_offset, _present(read_values(data, position, header))
-        else:
-            yield from _scattered(data, position, header)
-
-
-def _scattered(data: bytes, position: int, header: BatchHeader) -> Iterator[tuple[int, list[Value]]]:
-    """As `_values_in`, for a batch with gaps, as compaction leaves them."""
-    for record in read_batch(data, position, header):
-        yield record.offset, _present([record.value])
+            return [(header.base_offset, _present(read_values(data, position, header)))]
+        # It has gaps, as compaction leaves them.
+        return [(record.offset, _present([record.value])) for record in read_batch(data, position, header)]
+    except RaykaError as error:
+        return [error]
 
 
 def _present(values: Sequence[bytes | None]) -> list[Value]:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
-from rayka.queue.fetched_items import acquired_items
+from rayka.queue.fetched_items import AcquiredItems, acquired_items
 from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement, acknowledgement_batches, halves_of
 from rayka.queue.leases import ItemRun
 from rayka.queue.topic import GONE, QueueTopic
@@ -38,7 +38,7 @@ _REFUSED: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_R
 class FetchedItems(NamedTuple):
     """The items of a fetch, and by partition the first and last offsets of those that could not be read.
 
-    `error` says why, when that was so several times in a row.
+    `error` says why, when that was so several times in a row, or which records are damaged.
     """
 
     runs: Sequence[ItemRun]
@@ -101,31 +101,39 @@ class QueueMember:
         """
         runs: list[ItemRun] = []
         unread: dict[int, list[tuple[int, int]]] = {}
-        last_error = None
+        damage = last_error = None
         for topic_partition, result in results.items():
             try:
-                runs += self.items(topic_partition, result)
+                found = self._items(topic_partition, result)
             except RaykaError as error:
                 if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
                     raise
                 logger.warning("items of the queue %s go back: %s", self._topic.name, error)
                 unread[topic_partition.partition] = result.acquired_offsets
                 last_error = error
+                continue
+            runs += found.runs
+            damage = damage or found.damage
         self._unread_in_a_row = self._unread_in_a_row + 1 if unread else 0
-        return FetchedItems(runs, unread, last_error if self._unread_in_a_row >= _MOST_UNREAD else None)
+        if self._unread_in_a_row < _MOST_UNREAD:
+            last_error = None
+        return FetchedItems(runs, unread, damage or last_error)
 
-    def items(self, topic_partition: TopicPartition, result: ShareFetchResult) -> list[ItemRun]:
-        """The items of one partition. Offsets without an item are acknowledged as gaps."""
+    def _items(self, topic_partition: TopicPartition, result: ShareFetchResult) -> AcquiredItems:
+        """The items of one partition. Offsets without an item are acknowledged as gaps, unless they may be damaged."""
         if not result.acquired or result.records is None:
-            return []
+            return AcquiredItems([], None)
         number = topic_partition.partition
-        runs = acquired_items(number, result.records, result.acquired)
-        if sum(len(run.values) for run in runs) < result.acquired_count:
+        found = acquired_items(number, result.records, result.acquired)
+        runs = found.runs
+        if found.damage is not None:
+            logger.error("%s: %s; its items are not delivered", topic_partition, found.damage)
+        elif sum(len(run.values) for run in runs) < result.acquired_count:
             missing = [LeasedOffsets(number, first, last) for first, last, _ in result.acquired]
             for run in runs:
                 missing = [rest for one in missing for rest in one.without(run.place)]
             self._unsent([RangeAcknowledgement(one, _GAP) for one in missing])
-        return runs
+        return found
 
     async def acknowledge(self, acknowledgements: Sequence[RangeAcknowledgement]) -> None:
         """Send acknowledgements alone."""

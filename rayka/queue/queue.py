@@ -22,6 +22,7 @@ from rayka.queue.holders import current_holder
 from rayka.queue.items import all_unpickled, in_memory, pickled, unpickled
 from rayka.queue.leases import ACCEPT, Item
 from rayka.queue.settings import DEAD_LETTER_PREFIX, MOST_AHEAD, QueueSettings, lease_of
+from rayka.queue.topic import require_queue
 from rayka.queue.waiting_reader import LeasedItem
 from rayka.share.record_state import AcknowledgeType
 
@@ -103,11 +104,13 @@ class Queue:
 
     @classmethod
     def find(cls, name: str, namespace: str = DEFAULT_NAMESPACE) -> Self | None:
-        """The existing queue of this name; None if there is none."""
+        """The existing queue of this name; None if there is none. Raises INVALID_REQUEST for another topic."""
         cluster = RayCluster.here(namespace)
-        topic = cluster.connection().broker.image.topics.get(name)
+        broker = cluster.connection().broker
+        topic = broker.image.topics.get(name)
         if topic is None:
             return None
+        require_queue(broker, name)
         queue = cls.__new__(cls)
         queue._set(cluster, name, QueueSettings(), topic.topic_id.bytes)
         return queue
@@ -240,7 +243,8 @@ class Queue:
         """Lease the next item. If there is none, wait for one, for at most `timeout` seconds.
 
         Raises `Empty`, ValueError for a negative timeout, the error of unpickling (the item is then rejected), and
-        RaykaError: UNKNOWN_TOPIC_OR_PARTITION after `shutdown`, KAFKA_STORAGE_ERROR if items can't be read.
+        RaykaError: UNKNOWN_TOPIC_OR_PARTITION after `shutdown`, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE if items
+        can't be read.
         """
         item = self._lease(block, timeout)
         return unpickled(self._here.reader, current_holder(), item)

@@ -227,8 +227,8 @@ class QueueReader:
     async def fetch(self, count: int, wait_s: float, at_least: int = 0) -> FetchOutcome:
         """Fetch at most `count` items; none from a leader that has fewer than `at_least`.
 
-        Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST when the handle is closed, and KAFKA_STORAGE_ERROR if the
-        items can't be read.
+        Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST when the handle is closed, and if items can't be read
+        KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE.
         """
         await self._topic.wait_until_known()
         ended: asyncio.Future[None] = self._loop.loop.create_future()
@@ -263,7 +263,7 @@ class QueueReader:
         raise error
 
     async def _give_back_unread(self, fetched: FetchedItems) -> None:
-        """The next fetch knows what became of them. Raises the error if that was asked already."""
+        """The next fetch knows what became of them. Raises the error, if there is one."""
         if fetched.unread:
             await self._give_back(lambda: fetched.unread)
         if fetched.error is not None:

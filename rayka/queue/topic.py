@@ -82,7 +82,7 @@ class QueueTopic:
         if is_new:
             await self._create(NewTopic(self.name, settings.partitions, configs=_texts(settings.topic_configs())))
         await self.wait_until_known()
-        self._require_queue()
+        require_queue(self._broker, self.name)
         await self._configure(settings)
         if is_new or not await self._is_initialized():
             await self._initialize()
@@ -103,12 +103,6 @@ class QueueTopic:
                 raise gone(self.name)
             await asyncio.sleep(_LOOK_AGAIN_S)
         self._topic_id = topic.topic_id.bytes
-
-    def _require_queue(self) -> None:
-        """Require a queue: finished items are deleted, which would take a topic's records from its other readers."""
-        if self._broker.image.topic_configs(self.name).get("retention.ms") != "-1":
-            reason = f"The topic {self.name} is not a queue: its retention.ms is not -1"
-            raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
 
     async def _configure(self, settings: QueueSettings) -> None:
         locks = int(str(self._broker.config["group.share.max.partition.max.record.locks"]))
@@ -192,6 +186,16 @@ class QueueTopic:
             return  # The name has been given to another queue since.
         await self._admin.delete_topics([self.name], raise_errors=False)
         await self._admin.delete_groups([self.name], raise_errors=False)
+
+
+def require_queue(broker: Broker, name: str) -> None:
+    """Require a queue: finished items are deleted, which would take a topic's records from its other readers.
+
+    Raises INVALID_REQUEST.
+    """
+    if broker.image.topic_configs(name).get("retention.ms") != "-1":
+        reason = f"The topic {name} is not a queue: its retention.ms is not -1"
+        raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
 
 
 def gone(name: str) -> RaykaError:

@@ -43,7 +43,8 @@ class WaitingReader(QueueReader):
         """Lease the next item for the holder; None if none came, and when it is the holder's turn after `unless`.
 
         Once `unless` is set the connection to the leader is closed. Raises RaykaError: UNKNOWN_TOPIC_OR_PARTITION after
-        the queue was deleted, INVALID_REQUEST after `end`, KAFKA_STORAGE_ERROR if items can't be read.
+        the queue was deleted, INVALID_REQUEST after `end`, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE if items can't be
+        read.
         """
         with self._turn:
             try:
@@ -68,7 +69,7 @@ class WaitingReader(QueueReader):
             self._loop.run(self._give_back_late(results, self._error))
         fetched = self._member.read(results)
         self._add(fetched.runs, 1, since_ms)
-        if fetched.unread:
+        if fetched.unread or fetched.error is not None:
             self._loop.run(self._give_back_unread(fetched))
         item = self.take(holder)
         if item is not None:

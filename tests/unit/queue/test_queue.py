@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import pickle
 import signal
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +23,15 @@ from rayka.client.cluster import Cluster
 from rayka.client.joined import RayCluster, leave
 from rayka.client.loop import LoopThread
 from rayka.errors import ErrorCode
-from rayka.queue import Empty, Full, Queue
+from rayka.queue import Empty, Full, Queue, connected
 from rayka.queue.items import loads
 from rayka.queue.reader import QueueReader
+from rayka.storage.segments.reader import SegmentReader
 from rayka.testing import wait_until
 from rayka.types import FileSlice
+from tests.support.client_connection import LocalConnection
 from tests.support.faulty_partitions import Fault
+from tests.support.local_queues import HERE, local_queues
 
 ENOUGH_S = 60.0
 LEASE_MS = 1200
@@ -703,7 +708,7 @@ def test_items_go_back_soon_though_a_fetch_of_a_get_that_gave_up_still_waits(
         while not reader._fetches:
             await asyncio.sleep(0)
         reader._waiters.fail(rayka.RaykaError(ErrorCode.REQUEST_TIMED_OUT, "it gives up"))
-        runs = [run for partition, result in results.items() for run in reader._member.items(partition, result)]
+        runs = reader._member.read(results).runs
         assert reader._add(runs, 3, time.monotonic_ns() // 1_000_000) == 3
         reader._start_ticking()
 
@@ -888,3 +893,52 @@ def test_an_item_that_comes_after_ctrl_c_goes_back_at_once(
         program.get_nowait() if way == "get_nowait" else program.get_nowait_batch(1)
     item = queue.lease(timeout=10)
     assert (loads(item.value), item.delivery_count) == ("kept", 1)
+
+
+def test_items_beside_a_damaged_one_are_delivered_once_and_the_damaged_one_is_no_gap(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaders = queue._here.broker.share_leaders
+    fetch = leaders.fetch
+
+    async def damage(*arguments: Any) -> Any:
+        lock_duration_ms, results = await fetch(*arguments)
+        for number, result in enumerate(results):
+            if isinstance(result.records, FileSlice):
+                data = SegmentReader().read(result.records)
+                results[number] = result._replace(records=data.replace(b"damaged", b"DAMAGED"))
+        return lock_duration_ms, results
+
+    monkeypatch.setattr(leaders, "fetch", damage)
+    for item in ("damaged", "whole"):
+        queue.put(item)
+    with pytest.raises(rayka.RaykaError) as raised:
+        queue.get_nowait_batch(2)
+    assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert queue.get(timeout=10) == "whole"
+    with pytest.raises(Empty):
+        queue.get(timeout=0.1)
+    assert queue.lag() == 1
+
+
+def test_a_topic_that_is_no_queue_is_not_found_as_one(cluster: Cluster) -> None:
+    cluster.admin().create_topic("no-queue")
+    with pytest.raises(rayka.RaykaError, match="not a queue"):
+        Queue.find("no-queue")
+    assert Queue.find("nothing") is None
+
+
+def test_a_program_that_connects_again_can_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        contextlib.closing(LocalConnection(str(tmp_path / "second"))) as second,
+        pytest.MonkeyPatch.context() as patch,
+        local_queues(tmp_path / "first"),
+    ):
+        Queue(name="first").put(1)
+        patch.setattr(ray, "is_initialized", lambda: True)
+        connected._leave()
+        joined.leave(is_exit=True)
+        joined._connections[HERE] = second  # type: ignore[assignment]
+        queue = Queue(name="second")
+        queue.put(2)
+        assert queue.get(timeout=ENOUGH_S) == 2

@@ -34,7 +34,9 @@ def stored(path: Path, *batches: bytes) -> FileSlice:
 
 
 def values_of(records: FileSlice, last: int) -> list[bytes | StoredValue]:
-    return [value for run in acquired_items(0, records, [AcquiredRecords(0, last, 1)]) for value in run.values]
+    runs, damage = acquired_items(0, records, [AcquiredRecords(0, last, 1)])
+    assert damage is None
+    return [value for run in runs for value in run.values]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_other_batches_are_read_at_once(other: bytes, tmp_path: Path) -> None:
 
 def test_only_acquired_large_items_are_there(tmp_path: Path) -> None:
     records = stored(tmp_path / "log", batch(0, LARGE), batch(1, LARGE[::-1]))
-    (run,) = acquired_items(4, records, [AcquiredRecords(1, 1, 2)])
+    ((run,), _) = acquired_items(4, records, [AcquiredRecords(1, 1, 2)])
     (value,) = run.values
     assert (run.partition, run.first_offset, run.delivery_count, run.size) == (4, 1, 2, len(LARGE))
     assert isinstance(value, StoredValue)
@@ -112,3 +114,29 @@ def test_a_segment_that_became_shorter_is_not_the_fault_of_the_item(tmp_path: Pa
         value.read()
     with pytest.raises(UnreadableItem):
         value.unpickle()
+
+
+@pytest.mark.parametrize("place", [17, 35, 90, 5_000, SMALLEST_BYTES])
+@pytest.mark.parametrize(
+    "item", [LARGE, "ä" * SMALLEST_BYTES, ["x", 1.5] * SMALLEST_BYTES], ids=["bytes", "text", "list"]
+)
+def test_a_damaged_item_is_not_delivered_and_not_at_fault(item: object, place: int, tmp_path: Path) -> None:
+    """CRC, last offset delta, the pickle's frame and data: whatever the damage is, the item comes again."""
+    data = bytearray(batch(0, pickle.dumps(item, 5)))
+    data[place] ^= 0x10
+    runs, damage = acquired_items(0, stored(tmp_path / "log", bytes(data)), [AcquiredRecords(0, 0, 1)])
+    if damage is not None:
+        assert not runs
+        return
+    (value,) = runs[0].values
+    assert isinstance(value, StoredValue)
+    with pytest.raises(UnreadableItem):
+        value.unpickle()
+    with pytest.raises(UnreadableItem):
+        value.read()
+
+
+def test_an_item_of_a_foreign_producer_may_have_bytes_behind_its_pickle(tmp_path: Path) -> None:
+    (value,) = values_of(stored(tmp_path / "log", batch(0, pickle.dumps([LARGE], 5) + bytes(50_000))), 0)
+    assert isinstance(value, StoredValue)
+    assert value.unpickle() == [LARGE]
