@@ -249,6 +249,8 @@ class PutJournals:
         except RaykaError as error:
             if not error.code.retriable:
                 self._fail(each, error)
+        except Exception:  # it may not keep requests and other journals from being served
+            logger.exception("%s can't be read", each.path)
         return is_any
 
     def _drain_some(self, journals: Sequence[_OpenJournal]) -> None:
@@ -376,10 +378,12 @@ class PutJournals:
             return True
 
     def _fail(self, each: _OpenJournal, error: RaykaError) -> None:
-        """Keep the file of a journal that can't be appended, for the operator."""
+        """Keep the file of a journal that can't be appended, for the operator, when its program can be told."""
         kept = each.path[: -len(SUFFIX)] + _FAILED_SUFFIX
         logger.error("%s: %s; its records are kept in %s", each.path, error, kept)
-        self._forget(each, error.code)
+        if not self._set(each, partial(each.journal.set_state, JournalState.CLOSED, error.code)):
+            return
+        self._end(each)
         with contextlib.suppress(OSError):
             self._files.rename(each.path, kept)
 

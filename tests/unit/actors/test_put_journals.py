@@ -904,6 +904,47 @@ def test_who_asks_for_some_items_does_not_wait_until_all_journals_are_read(
     with_leader(tmp_path, check)
 
 
+def test_a_program_is_told_of_records_that_are_kept_aside_when_that_is_possible(tmp_path: Path) -> None:
+    """Else it would go on with a journal that nobody reads."""
+
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        program.put([b"x" * 1000])
+        leader.partition.log.configure(LogConfig(max_message_bytes=200))
+        leader.disk.error = errno.ENOSPC
+        leader.journals.drain([QUEUE])
+        assert not program.is_closed
+        leader.disk.error = None
+        leader.directory.probe()
+        await leader.drain()
+        assert program.is_closed
+        assert files(tmp_path) == ["1.journal.failed"]
+
+    with_leader(tmp_path, check)
+
+
+def test_an_actor_without_memory_serves_its_journals_and_requests_when_it_has_some(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        program.put([b"a"])
+        read = leader.disk.read_fully
+
+        def fail(*_: object) -> bytes:
+            raise MemoryError
+
+        leader.disk.read_fully = fail  # type: ignore[method-assign]
+        await leader.drain()
+        leader.journals.drain([QUEUE])
+        leader.journals._look()
+        leader.disk.read_fully = read  # type: ignore[method-assign]
+        async with asyncio.timeout(ENOUGH_S):
+            while not leader.end_offset:
+                await asyncio.sleep(0.001)
+        assert leader.values() == [b"a"]
+
+    with_leader(tmp_path, check)
+
+
 def test_segments_below_deleted_records_are_removed(tmp_path: Path) -> None:
     async def check(leader: Leader) -> None:
         program, log = await leader.open(is_large=True), leader.partition.log
