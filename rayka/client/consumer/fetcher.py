@@ -57,7 +57,10 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._is_closed = False
         self._seen_image: MetadataImage | None = None
-        self.partitions: dict[TopicPartition, AssignedPartition] = {}
+        self.partitions: Mapping[TopicPartition, AssignedPartition] = {}
+        """Replaced and never changed: a program may take the positions in its own thread."""
+        self._turns: dict[AssignedPartition, None] = {}
+        """The partitions; those from which records came last come last in the next fetch."""
         self.on_recreated: Callable[[TopicPartition], None] = lambda _: None
         """Called when positions in a partition mean nothing any more, as its topic is another one of the same name."""
 
@@ -70,11 +73,12 @@ class Fetcher:
         """
         old = self.partitions
         self.partitions = {
-            wanted: old.pop(wanted) if wanted in old else _new(wanted, offsets.get(wanted))
-            for wanted in dict.fromkeys(topic_partitions)
+            wanted: old.get(wanted) or _new(wanted, offsets.get(wanted)) for wanted in dict.fromkeys(topic_partitions)
         }
-        for dropped in old.values():
-            dropped.forget()
+        self._turns = dict.fromkeys(self.partitions.values())
+        for state in old.values():
+            if state not in self._turns:
+                state.forget()
         self._seen_image = None
         self.pump()
 
@@ -83,7 +87,7 @@ class Fetcher:
         if self._is_closed:
             return
         self.check_topic_ids()
-        wanted = [state for state in self.partitions.values() if _wants_records(state)]
+        wanted = [state for state in self._turns if _wants_records(state)]
         lost = [state for state in wanted if state.position is None]
         found = [state for state in wanted if state.position is not None]
         if lost:
@@ -334,7 +338,7 @@ class Fetcher:
             self._fail(state, error)
         else:
             state.put(completed_fetch)
-            self.partitions[state.topic_partition] = self.partitions.pop(state.topic_partition)
+            self._turns[state] = self._turns.pop(state)
             self._is_ready(state)
 
     def _reset_position(self, state: AssignedPartition) -> None:

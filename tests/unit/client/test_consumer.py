@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +21,11 @@ from rayka.client.cluster import Cluster
 from rayka.client.consumer import tables
 from rayka.client.consumer.blocking import Consumer
 from rayka.client.consumer.consumer import AsyncConsumer, WakeupError
+from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.pending import PendingRecords
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.consumer.sequence import ConsumerRecords, MadeRecords
+from rayka.client.settings import ConsumerConfig, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server import segment_files
 from rayka.storage.format.batch import iter_headers, seal
@@ -627,6 +630,35 @@ def test_wakeup_ends_the_poll_that_waits_or_the_next_one(cluster: Cluster) -> No
         with pytest.raises(WakeupError):
             next(consumer)
         assert consumer.poll(0) == {}
+
+
+class Probe(TopicPartition):
+    """A partition that calls `looked_up` whenever a dict looks for it, as another thread might run then."""
+
+    looked_up: Callable[[], object] = lambda: None
+
+    def __hash__(self) -> int:
+        type(self).looked_up()
+        return super().__hash__()
+
+
+def test_no_partition_is_missing_while_records_arrive(cluster: Cluster, connection: LocalConnection) -> None:
+    """A program takes the positions in its own thread, to commit them with a transaction."""
+    fill(cluster, 1)
+    config = configure(ConsumerConfig, {"auto_offset_reset": "earliest"})
+    there: list[int] = []
+
+    async def read() -> None:
+        fetcher = Fetcher(connection.broker, config, asyncio.get_running_loop())
+        fetcher.assign([Probe(*EVENTS)])
+        Probe.looked_up = lambda: there.append(len([*fetcher.partitions]))
+        while not fetcher.take(1):
+            assert await fetcher.wait(60)
+        fetcher.close()
+        Probe.looked_up = lambda: None
+
+    connection.loop.run(read())
+    assert set(there) == {1}
 
 
 def test_a_read_that_fails_after_the_consumer_was_closed_is_not_reported(
