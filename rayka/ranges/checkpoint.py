@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from rayka.ranges.plan import OffsetRange
 
 _KEPT_BATCHES = 100
 _VERSION = 2
+_SCHEME = re.compile("[a-zA-Z][a-zA-Z0-9+.-]*:/")
 _READABLE_VERSIONS = (1, 2)
 """Version 1 had no topic ids and no metadata."""
 
@@ -53,11 +55,19 @@ class PlannedBatch:
     ranges: tuple[OffsetRange, ...]
 
 
+def require_local(path: str | os.PathLike[str]) -> str:
+    """The path. Raises INVALID_REQUEST for a URI, of which a folder in the working directory would be made."""
+    text = os.fspath(path)
+    if _SCHEME.match(text):
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"{text} is a URI: give the path of a mounted file system")
+    return text
+
+
 class Checkpoint:
-    """A checkpoint directory, held until `close`. Raises INVALID_REQUEST if another process has it."""
+    """A checkpoint directory, held until `close`. Raises INVALID_REQUEST for a URI, or if another process has it."""
 
     def __init__(self, directory: str | os.PathLike[str], files: Files) -> None:
-        self.directory = os.path.abspath(directory)
+        self.directory = os.path.abspath(require_local(directory))
         self._files = files
         self._offsets, self._commits, self._metadata = (
             os.path.join(self.directory, name) for name in ("offsets", "commits", "metadata")

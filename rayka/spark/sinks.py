@@ -12,6 +12,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.ranges.checkpoint import require_local
 from rayka.spark.running import BatchIdentity, Sink, batch_of, frames_of
 from rayka.storage.files import RealFiles
 
@@ -32,7 +33,7 @@ def parquet_sink(path: str | os.PathLike[str], transform: Callable[[DataFrame], 
     INVALID_REQUEST. So does an existing batch that comes with other offsets, because its checkpoint was copied or
     restored, and a second frame of one batch.
     """
-    return ParquetSink(Path(path).absolute(), transform)
+    return ParquetSink(Path(require_local(path)).absolute(), transform)
 
 
 class ParquetSink:

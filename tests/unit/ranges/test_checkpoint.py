@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import pathlib
 import random
 
 import pytest
@@ -45,6 +46,16 @@ def test_a_broken_checkpoint_is_named(tmp_path, text, name):
     with pytest.raises(RaykaError, match=name) as refused:
         MicroBatches(Topic((0, 1)), opened(tmp_path), StreamSettings(), "new")
     assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/clicks", "file:///data/clicks", pathlib.Path("hdfs://nodes/clicks")])
+def test_a_checkpoint_is_no_uri(tmp_path, monkeypatch, place):
+    """It was a folder of that name where the program happened to run, and the next run began anew elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RaykaError, match="is a URI") as refused:
+        opened(place)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_that_was_restored_in_part_is_refused(tmp_path):

@@ -51,6 +51,12 @@ def test_a_path_may_have_any_characters(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [directory.name]
 
 
+def test_a_uri_is_refused() -> None:
+    with pytest.raises(RaykaError, match="is a URI") as refused:
+        parquet_sink("s3://bucket/clicks")
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
 def no_links(source: object, target: object) -> None:
     raise PermissionError("links are not supported")
 
