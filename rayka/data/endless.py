@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
-from rayka.client.consumer.range_reader import COLUMNS, RangeReader
+from rayka.client.consumer.range_reader import COLUMNS, RangeReader, TopicRecreated
 from rayka.client.consumer.topic_offsets import TopicOffsets, believed_bounds, isolation_of
 from rayka.client.joined import RayCluster
 from rayka.client.loop import Closing
@@ -150,8 +150,16 @@ class TopicBlocks(Closing, Iterator[pa.Table]):
     def _wait(self) -> PlannedBatch | None:
         """The next batch; None if there was nothing new for the idle time."""
         started_s = time.monotonic()
-        while (batch := self._batches.next(believed_bounds(self._batches), self._reader.fit)) is None:
+        while (batch := self._next()) is None:
             if self._idle_timeout_s is not None and time.monotonic() - started_s >= self._idle_timeout_s:
                 return None
             time.sleep(self._poll_interval_s)
         return batch
+
+    def _next(self) -> PlannedBatch | None:
+        """The next batch. A topic that is created again while it is read is a loss in the bounds after that."""
+        while True:
+            try:
+                return self._batches.next(believed_bounds(self._batches), self._reader.fit)
+            except TopicRecreated as error:
+                logger.warning("%s", error)

@@ -1,15 +1,73 @@
-"""What `iter_topic` refuses."""
+"""Blocks of an endless topic."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("ray.data")
 
-from rayka.data.endless import BlockReader
+from rayka.client.consumer.range_reader import TopicRecreated
+from rayka.client.consumer.remote_ranges import RangeRecords
+from rayka.data.endless import BlockReader, TopicBlocks
 from rayka.errors import ErrorCode, RaykaError
+from rayka.ranges.batches import MicroBatches, OnDataLoss, StreamSettings
+from rayka.ranges.checkpoint import Checkpoint
+from rayka.ranges.plan import OffsetRange
+from rayka.storage.files import RealFiles
+from tests.unit.ranges.topic import Topic
+
+
+class Ranges:
+    """What reads a range: the offsets themselves. When the first one is read, the topic is created again."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._is_recreated = False
+
+    def read(self, offsets: OffsetRange) -> Iterator[RangeRecords]:
+        """See `RangeReader.read`."""
+        if not self._is_recreated:
+            self._is_recreated = True
+            self._topic.recreate((0, 3))
+        if offsets.topic_id != self._topic.topic_id:
+            raise TopicRecreated(ErrorCode.UNKNOWN_TOPIC_ID, "topic t was deleted and created again")
+        numbers = pa.array(range(offsets.start_offset, offsets.end_offset), pa.int64())
+        yield RangeRecords(offsets.end_offset, pa.RecordBatch.from_arrays([numbers], ["offset"]))
+
+
+@pytest.fixture
+def topic(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A topic with five records, and little patience with losses that are not certain."""
+    monkeypatch.setattr("rayka.client.consumer.topic_offsets._PATIENCE_S", 0.2)
+    return Topic((0, 5))
+
+
+def blocks(directory: Path, topic: Topic, on_data_loss: OnDataLoss) -> TopicBlocks:
+    """The blocks of a new stream."""
+    settings = StreamSettings(on_data_loss=on_data_loss)
+    batches = MicroBatches(topic, Checkpoint(directory, RealFiles()), settings, "an id")
+    ranges: Any = Ranges(topic)
+    return TopicBlocks(batches, BlockReader(ranges, ("offset",), 1_000_000), 0.01, 0.0)
+
+
+def test_a_topic_that_is_created_again_while_a_block_is_read_is_read_from_its_beginning(
+    tmp_path: Path, topic: Topic
+) -> None:
+    given = blocks(tmp_path, topic, "skip")
+    assert [block.column("offset").to_pylist() for block in given if block.num_rows] == [[0, 1, 2]]
+
+
+def test_a_topic_that_is_created_again_while_a_block_is_read_fails_a_stream_that_skips_nothing(
+    tmp_path: Path, topic: Topic
+) -> None:
+    with blocks(tmp_path, topic, "fail") as given, pytest.raises(RaykaError, match='Set on_data_loss="skip"') as lost:
+        next(given)
+    assert lost.value.code is ErrorCode.UNKNOWN_TOPIC_ID
 
 
 @pytest.mark.parametrize("max_bytes", [0, -1])
