@@ -207,8 +207,9 @@ class ControllerActor:
         await asyncio.Event().wait()
 
     async def partition_actors(self) -> dict[str, Any]:
-        """The handles of the node's partition actors by name."""
-        await self._serving()
+        """The handles of the node's partition actors by name, also while the controller refuses to serve."""
+        if self._pool is None:
+            await self._serving()
         return dict(self._pool.actors) if self._pool is not None else {}
 
     async def spec(self) -> NodeSpec:

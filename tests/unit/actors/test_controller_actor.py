@@ -454,3 +454,19 @@ def test_a_change_too_large_for_the_metadata_log_is_refused_and_the_controller_g
         await controller.stop()
 
     run(test)
+
+
+def test_the_actors_of_a_controller_that_refuses_to_serve_can_still_be_found_and_stopped(tmp_path: Path) -> None:
+    """They are detached: nobody else ends them, and they hold the node's port and its log directories."""
+
+    async def test() -> None:
+        controller = ControllerActor(spec(tmp_path))
+        changes = await controller.watch("follower", Position())
+        pool = PartitionPool(controller._spec, lambda spec, name: {}, lambda name: 1, lambda name, epoch: None, 1.0)
+        pool.actors["partitions-1-00"] = "its handle"
+        controller._pool = pool
+        with pytest.raises(RaykaError, match="went back"):
+            await controller.watch("partitions-1-00", changes.position._replace(version=changes.position.version + 10))
+        assert await controller.partition_actors() == {"partitions-1-00": "its handle"}
+
+    run(test)
