@@ -40,7 +40,9 @@ class BrokerConfig(Mapping[str, Any]):
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> BrokerConfig:
         """Read the settings that a broker is started with. Raises INVALID_CONFIG."""
-        return cls(texts)
+        config = cls(texts)
+        config.log_config({})
+        return config
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -128,4 +130,4 @@ def check_broker_configs(configs: Mapping[str, str], static: Mapping[str, str], 
                 ErrorCode.INVALID_REQUEST,
                 f"Cannot update these configs at default cluster level, broker id must be specified: [{name}]",
             )
-    BrokerConfig(static, configs)
+    BrokerConfig(static, configs).log_config({})

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 
 import pytest
 
-from rayka.config import BrokerConfig, Endpoint, LogConfig, check_broker_configs, check_topic_configs
+from rayka.config import (
+    TOPIC_CONFIGS,
+    BrokerConfig,
+    Endpoint,
+    LogConfig,
+    check_broker_configs,
+    check_topic_configs,
+)
 from rayka.errors import ErrorCode, RaykaError
 
 HOUR_MS = 3_600_000
@@ -138,3 +146,22 @@ def test_settings_that_are_fixed_at_run_time_are_refused(configs: dict[str, str]
     with pytest.raises(RaykaError) as caught:
         check_broker_configs(configs, {}, per_broker=True)
     assert caught.value.code is code
+
+
+TEXTS = ("-9223372036854775808", "-2", "-1", "0", "1", "14", "1024", "2147483647", "9223372036854775807", "0.5", "true")
+
+
+@pytest.mark.parametrize("name", sorted({each.name for one in TOPIC_CONFIGS.values() for each in one.synonyms}))
+def test_a_broker_takes_only_values_that_logs_can_have(name: str) -> None:
+    """Or else no partition could be served any more: each actor would fail with the value, again and again."""
+    taken = 0
+    for text in TEXTS:
+        with contextlib.suppress(RaykaError):
+            config = BrokerConfig.parse({name: text})
+            taken += 1
+            try:
+                config.log_config({})
+            except RaykaError:
+                pytest.fail(f"{name}={text} is taken")
+    if not name.endswith((".policy", ".type")):
+        assert taken

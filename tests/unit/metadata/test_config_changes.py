@@ -47,6 +47,15 @@ def test_lists_grow_and_shrink_from_what_holds(cluster: Cluster) -> None:
     assert cluster.image.topic_configs("orders")["cleanup.policy"] == "delete"
 
 
+@pytest.mark.parametrize("broker", ["", "1"])
+def test_a_default_that_no_log_can_have_is_refused(cluster: Cluster, broker: str) -> None:
+    assert alter(cluster, BROKER, broker, ("log.flush.interval.ms", SET, "-1")) == (
+        "INVALID_CONFIG",
+        "Invalid value -1 for configuration flush.ms: Value must be at least 0",
+    )
+    assert alter(cluster, BROKER, broker, ("log.flush.interval.ms", SET, "0")) == ("NONE", None)
+
+
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
 def test_changing_a_long_list_takes_as_long_as_changing_a_short_one(cluster: Cluster, operation: int) -> None:
     """A client may send as many items as a request has room for, and the controller does nothing else meanwhile."""
