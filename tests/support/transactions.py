@@ -16,7 +16,7 @@ def undecided(cluster: Cluster, topic: str, partition: int = 0) -> Iterator[None
     with cluster.producer(transactional_id=f"{topic}-writer") as producer:
         for value, is_committed in ((b"first", True), (b"aborted", False), (b"second", True)):
             producer.begin_transaction()
-            producer.send(topic, value, partition=partition)
+            producer.send(topic, value, partition=partition).get(30)
             if is_committed:
                 producer.commit_transaction()
             else:
