@@ -97,6 +97,8 @@ def _leave() -> None:
     _flush()
     ends = [each.loop.submit(each.reader.end(is_exit=True)) for each in list(_all) if not each.loop.is_closed]
     ends += [each.loop.submit(each.topic.delete()) for each in UNNAMED.values() if not each.loop.is_closed]
-    concurrent.futures.wait(ends, _EXIT_TIMEOUT_S)
+    for ended in concurrent.futures.wait(ends, _EXIT_TIMEOUT_S).done:
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            logger.error("a queue was not left: %s", error)
     _producers.clear()  # the program may connect again
     UNNAMED.clear()

@@ -398,12 +398,15 @@ class Queue:
                 self._opened.loop.run(self._opened.reader.end())
 
     def shutdown(self, force: bool = False, grace_period_s: int = 5) -> None:
-        """Delete the queue with all its items, for all programs. The arguments exist for Ray's interface."""
+        """Delete the queue with all its items, for all programs. The arguments exist for Ray's interface.
+
+        Raises RaykaError if the topic can't be deleted.
+        """
         del force, grace_period_s
         here = self._here
         here.loop.run(here.reader.end())
-        UNNAMED.pop(self.name, None)
         here.loop.run(here.topic.delete())
+        UNNAMED.pop(self.name, None)
 
 
 def _handle(cluster: RayCluster, name: str, settings: QueueSettings, topic_id: bytes | None) -> Queue:

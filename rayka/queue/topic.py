@@ -181,10 +181,17 @@ class QueueTopic:
             logger.info("cannot trim the queue %s: %s", self.name, error)
 
     async def delete(self) -> None:
-        """Delete the topic with all items, and the group. Does nothing if another program has deleted them."""
+        """Delete the topic with all items, and the group. Does nothing if another program has deleted them.
+
+        Raises the error of a topic that can't be deleted. Then the group stays: without it, items that are done with
+        would be delivered again.
+        """
         if self.name in self._broker.image.topics and not self.is_known:
             return  # The name has been given to another queue since.
-        await self._admin.delete_topics([self.name], raise_errors=False)
+        (result,) = await self._admin.delete_topics([self.name], raise_errors=False)
+        if result.error is not ErrorCode.NONE and result.error not in GONE:
+            reason = result.error_message or result.error.name
+            raise RaykaError(result.error, f"The queue {self.name} can't be deleted: {reason}")
         await self._admin.delete_groups([self.name], raise_errors=False)
 
 

@@ -23,6 +23,7 @@ from rayka.client.cluster import Cluster
 from rayka.client.joined import RayCluster, leave
 from rayka.client.loop import LoopThread
 from rayka.errors import ErrorCode
+from rayka.metadata.commands import TopicResult
 from rayka.queue import Empty, Full, Queue, connected
 from rayka.queue.items import loads
 from rayka.queue.reader import QueueReader
@@ -942,3 +943,18 @@ def test_a_program_that_connects_again_can_put(tmp_path: Path, monkeypatch: pyte
         queue = Queue(name="second")
         queue.put(2)
         assert queue.get(timeout=ENOUGH_S) == 2
+
+
+def test_a_queue_that_can_t_be_deleted_delivers_no_item_again(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(names: list[str], timeout_ms: int) -> list[TopicResult]:
+        return [TopicResult(name, error=ErrorCode.TOPIC_DELETION_DISABLED) for name in names]
+
+    queue.put_nowait_batch(["done", "left"])
+    program = copy_of(queue)
+    assert program.get() == "done"
+    with monkeypatch.context() as patch:
+        patch.setattr(queue._here.broker.controller, "delete_topics", refuse)
+        with pytest.raises(rayka.RaykaError, match="TOPIC_DELETION_DISABLED"):
+            program.shutdown()
+    assert queue.get(timeout=ENOUGH_S) == "left"
+    assert queue.lag() == 1
