@@ -245,15 +245,15 @@ class JournalOpener:
                 partition, self._topic.topic_id, producer_id, is_large=is_large
             )
             self._has_large = is_large
-            self.journal = PutJournal(opened.path, opened.max_record_bytes, self._ring)
+            self.journal = PutJournal(opened.path, opened.max_record_bytes, partial(_ring_for, weakref.ref(self)))
         except (RaykaError, OSError, ValueError) as error:
             logger.info("items of the queue %s are put without a journal: %s", self._topic.name, error)
             self._not_before_s = time.monotonic() + _REFUSED_S
         finally:
             self._is_opening = False
 
-    def _ring(self) -> None:
-        """From any thread."""
+    def ring(self) -> None:
+        """Ask the leader to look into the journal. From any thread."""
         self._is_rung = True
         self._loop.call_soon(self._answer_ring)
 
@@ -277,3 +277,9 @@ class JournalOpener:
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         with contextlib.suppress(RaykaError):  # the connection was closed meanwhile
             self._loop.submit(work)
+
+
+def _ring_for(opener: weakref.ref[JournalOpener]) -> None:
+    """The journal does not keep its opener: both go with the queue's handle, at once and not with a cycle."""
+    if (found := opener()) is not None:
+        found.ring()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import uuid
 import weakref
@@ -523,33 +524,64 @@ def writer_of(program: PutJournal, sent: Sent) -> QueueWriter:
     return QueueWriter(sent, "queue", 0, opener)  # type: ignore[arg-type]
 
 
+def opener_of(leader: Leader, asked: list[bool]) -> JournalOpener:
+    """It notes for each journal that it asks for whether that is a large one."""
+
+    async def producer_id() -> int:
+        return len(asked)
+
+    async def open_journal(partition: TopicPartition, topic_id: bytes, producer_id: int, *, is_large: bool) -> Any:
+        asked.append(is_large)
+        return await leader.ask(OpenJournal(partition, topic_id, producer_id, is_large))
+
+    broker = SimpleNamespace(
+        controller=SimpleNamespace(allocate_producer_id=producer_id),
+        partitions=SimpleNamespace(channel_of=lambda _: "a path", open_journal=open_journal),
+    )
+    loop = SimpleNamespace(submit=asyncio.ensure_future, call_soon=lambda call: None)
+    topic = SimpleNamespace(partitions=lambda: [QUEUE], topic_id=TOPIC_ID.bytes, name="queue")
+    return JournalOpener(broker, loop, topic)  # type: ignore[arg-type]
+
+
+async def put_until_journal(writer: QueueWriter, opener: JournalOpener) -> None:
+    async with asyncio.timeout(ENOUGH_S):
+        while opener.journal is None:
+            writer.put(b"small")
+            await asyncio.sleep(0)
+
+
+def test_a_handle_that_is_dropped_gives_its_journal_back_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that runs many small tasks would soon have all journals, if it waited for the garbage collector."""
+    monkeypatch.setattr(put_journals, "_GRACE_S", 0.0)
+
+    async def check(leader: Leader) -> None:
+        opener = opener_of(leader, [])
+        writer = QueueWriter(Sent(), "queue", 0, opener)  # type: ignore[arg-type]
+        await put_until_journal(writer, opener)
+        gc.disable()
+        try:
+            del writer, opener
+            await asyncio.sleep(0)
+            await leader.journals._check_all()
+            assert files(tmp_path) == []
+        finally:
+            gc.enable()
+
+    with_leader(tmp_path, check)
+
+
 @pytest.mark.parametrize("max_message_bytes", [1 << 20, 100_000])
 def test_a_large_item_now_and_then_takes_no_journal_each(tmp_path: Path, max_message_bytes: int) -> None:
     """Also where a large journal does not take it, since the topic's batches may not be larger."""
 
     async def check(leader: Leader) -> None:
         asked: list[bool] = []
-
-        async def producer_id() -> int:
-            return len(asked)
-
-        async def open_journal(partition: TopicPartition, topic_id: bytes, producer_id: int, *, is_large: bool) -> Any:
-            asked.append(is_large)
-            return await leader.ask(OpenJournal(partition, topic_id, producer_id, is_large))
-
-        broker = SimpleNamespace(
-            controller=SimpleNamespace(allocate_producer_id=producer_id),
-            partitions=SimpleNamespace(channel_of=lambda _: "a path", open_journal=open_journal),
-        )
-        loop = SimpleNamespace(submit=asyncio.ensure_future, call_soon=lambda call: None)
-        topic = SimpleNamespace(partitions=lambda: [QUEUE], topic_id=TOPIC_ID.bytes, name="queue")
-        opener = JournalOpener(broker, loop, topic)  # type: ignore[arg-type]
+        opener = opener_of(leader, asked)
         writer = QueueWriter(Sent(), "queue", 0, opener)  # type: ignore[arg-type]
         for _ in range(4):
-            async with asyncio.timeout(ENOUGH_S):
-                while opener.journal is None:
-                    writer.put(b"small")
-                    await asyncio.sleep(0)
+            await put_until_journal(writer, opener)
             writer.put(b"x" * 80_000)
         assert asked == [False, True]
 
