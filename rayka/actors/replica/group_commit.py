@@ -21,7 +21,7 @@ _MOST_AT_ONCE = 32
 class GroupCommit:
     """Flushes partitions; calls `flushed(partition)` or `failed(partition, error)` in the loop for each.
 
-    An error of one partition, also one that `flushed` raises, is no other's.
+    An error of one partition, also one that `flushed` or `failed` raises, is no other's.
     """
 
     def __init__(self, flushed: Callable[[Partition], None], failed: Callable[[Partition, RaykaError], None]) -> None:
@@ -58,7 +58,7 @@ class GroupCommit:
         try:
             return partition.log.begin_flush()
         except RaykaError as error:
-            self._failed(partition, error)
+            self._fail(partition, error)
             return None
 
     def _finish(self, partition: Partition, job: FlushJob) -> None:
@@ -66,9 +66,15 @@ class GroupCommit:
             partition.log.finish_flush(job)
             self._flushed(partition)
         except RaykaError as error:
-            self._failed(partition, error)
+            self._fail(partition, error)
         except Exception:
             logger.exception("%s: the flush succeeded, but the work after it failed", partition.topic_partition)
+
+    def _fail(self, partition: Partition, error: RaykaError) -> None:
+        try:
+            self._failed(partition, error)
+        except Exception:
+            logger.exception("%s: the flush failed (%s), and the work after it too", partition.topic_partition, error)
 
 
 def _run_jobs(jobs: list[FlushJob]) -> None:

@@ -164,6 +164,30 @@ def test_every_partition_of_a_round_is_answered_when_a_close_fails_after_an_fsyn
     asyncio.run(run())
 
 
+def test_every_partition_of_a_round_is_answered_when_one_answer_fails(tmp_path: Path) -> None:
+    async def run() -> None:
+        files = FailingClose()
+        directory = LogDirectory.open(str(tmp_path), files, now_ms=0)
+        partitions = []
+        for name in (FLUSHED, PLAIN):
+            log = directory.open_log(name, uuid.uuid4(), LogConfig(flush_messages=1), now_ms=0)
+            log.append_as_leader(batch(b"v"), 0, NOW_MS)
+            partitions.append(Partition(log, uuid.uuid4()))
+        files.fails = True
+        answered: list[Partition] = []
+
+        def answer(partition: Partition, error: RaykaError | None = None) -> None:
+            answered.append(partition)
+            raise ConnectionResetError("the client is gone")
+
+        commit = GroupCommit(answer, answer)
+        commit.flush(partitions)
+        await commit.stop()
+        assert answered == partitions
+
+    asyncio.run(run())
+
+
 def test_the_flush_of_a_deleted_partition_answers_no_append_to_its_successor(tmp_path: Path) -> None:
     async def check() -> None:
         leader = Leader(tmp_path)
