@@ -22,6 +22,13 @@ class Handle:
         return self
 
 
+class Forgotten(Handle):
+    """A controller that Ray does not know any more; Ray raises nothing more special then."""
+
+    def remote(self) -> Handle:
+        raise Exception("actor handle was not found")
+
+
 def timed_out() -> Handle:
     raise ray.exceptions.GetTimeoutError("the GCS may be down")
 
@@ -30,7 +37,10 @@ def nobody() -> Handle:
     raise ValueError("no actor has this name")
 
 
-@pytest.mark.parametrize("looks", [[timed_out, nobody], [Handle, timed_out, Handle, nobody, nobody]])
+@pytest.mark.parametrize(
+    "looks",
+    [[timed_out, nobody], [Handle, timed_out, Handle, nobody, nobody], [Forgotten, Handle, nobody, nobody]],
+)
 def test_the_loss_of_the_controller_is_told_also_after_the_gcs_was_away(
     looks: list[Callable[[], Handle]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
