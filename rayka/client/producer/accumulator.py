@@ -102,7 +102,11 @@ class PartitionQueue:
         sequence = self.next_sequence
         if self.producer_id != NO_PRODUCER_ID:  # at once: an interrupt must not let two batches have one sequence
             self.next_sequence = (sequence + (batch.record_count or len(batch.values))) & MAX_SEQUENCE
-        return batch.build(self.producer_id, self.producer_epoch, sequence)
+        try:
+            return batch.build(self.producer_id, self.producer_epoch, sequence)
+        except Exception:
+            self.next_sequence = sequence
+            raise
 
     def start_epoch(self, producer_id: int, producer_epoch: int) -> None:
         """Begin a new producer epoch: batches still in flight, and later ones, get sequences from 0 on."""

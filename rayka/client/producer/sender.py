@@ -170,9 +170,9 @@ class Sender:
             if self._remaining_ms(batch) <= 0:
                 self._finish(batch, error=self._expired(batch))
                 continue
-            self._assign_sequence(queue, batch)
-            queue.in_flight.append(batch)
-            self._transmit(queue, batch)
+            if self._assign_sequence(queue, batch):
+                queue.in_flight.append(batch)
+                self._transmit(queue, batch)
 
     def _take_over(self, queue: PartitionQueue) -> None:
         """Wait here for the answer to what a thread has sent, unless the thread does: then it wakes the queue."""
@@ -219,11 +219,18 @@ class Sender:
         queue.timer = None
         self._send_from(queue)
 
-    def _assign_sequence(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        buffer = queue.number(batch)
+    def _assign_sequence(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+        """Encode the batch with its sequence. False if that is not possible, say for lack of memory: then it fails."""
+        try:
+            buffer = queue.number(batch)
+        except Exception as error:
+            message = f"the records for {batch.topic_partition} can't be encoded: {error!r}"
+            self._finish(batch, error=RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, message))
+            return False
         if self._transactions is not None:
             stamp_transactional(buffer)
             self._transactions.has_sent = True
+        return True
 
     def _transmit(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         assert batch.buffer is not None

@@ -7,6 +7,7 @@ import contextlib
 import signal
 import sys
 import threading
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,24 @@ def test_a_record_comes_back_as_it_was_sent(cluster: Cluster) -> None:
     (record,) = read_all(cluster, "events")
     assert (record.value, record.key, list(record.headers)) == (b"value", b"key", headers)
     assert (record.timestamp, record.offset) == (1_700_000_000_123, 0)
+
+
+def test_a_batch_that_cannot_be_compressed_fails_alone(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its records would have no outcome, `flush` would wait for ever, and the next batches would be refused."""
+    with cluster.producer(compression_type="gzip") as producer:
+        producer.send("events", b"a").get(30)
+        with monkeypatch.context() as full:
+            full.setattr(zlib, "compress", no_memory)
+            lost = producer.send("events", b"too much")
+            with pytest.raises(RaykaError, match="MemoryError"):
+                lost.get(30)
+        producer.send("events", b"b").get(30)
+        producer.flush(timeout_ms=30_000)
+    assert values(cluster, "events") == [b"a", b"b"]
+
+
+def no_memory(*_: object, **__: object) -> None:
+    raise MemoryError
 
 
 def test_null_and_empty_differ(cluster: Cluster) -> None:
