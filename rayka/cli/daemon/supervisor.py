@@ -26,7 +26,7 @@ from typing import Any
 
 from rayka.cli.daemon import processes
 from rayka.cli.daemon.child import Child
-from rayka.cli.daemon.console import log
+from rayka.cli.daemon.console import announce, log
 from rayka.cli.daemon.restart_policy import ChildRun, GiveUp, Policy, Restart, RestartPolicy
 from rayka.cli.exits import Exit
 
@@ -97,9 +97,7 @@ class Supervisor:
             return
         data_dir = self._settings.get("data_dir")
         place = f"\nThe data is in {data_dir}." if data_dir else ""
-        print(
-            f"rayka is ready on {listen}{place}", flush=True
-        )  # in one write: `--background` reads the first line only
+        announce(f"rayka is ready on {listen}{place}")
 
     def _after_exit(self, child: Child) -> Restart | GiveUp:
         """Decide what follows the end of a child that nobody asked to end."""

@@ -91,6 +91,21 @@ def test_stops_when_told_and_leaves_nothing(supervised: Run, number: int) -> Non
 
 
 @pytest.mark.parametrize("supervised", ["serves"], indirect=True)
+def test_goes_on_serving_when_nobody_reads_that_it_is_ready(supervised: Run) -> None:
+    """`rayka up --background` reads one line and ends, maybe before all that is written is."""
+    assert supervised.process.stdout is not None
+    supervised.process.stdout.close()
+    supervised.process.stdout = None
+    child, _ = supervised.next_life()
+    os.kill(child, signal.SIGKILL)
+    supervised.next_life()
+    supervised.until("serving on 127.0.0.1:4242 again")
+    supervised.process.send_signal(signal.SIGTERM)
+    assert supervised.end()[0] == 0
+    supervised.assert_nothing_left()
+
+
+@pytest.mark.parametrize("supervised", ["serves"], indirect=True)
 def test_brings_the_child_back_and_is_ready_only_once(supervised: Run) -> None:
     for life in range(3):
         child, _ = supervised.next_life()
