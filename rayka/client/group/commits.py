@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from rayka.client.group.coordinator import ConsumerGroupMetadata, GroupCalls, OffsetAndMetadata
+from rayka.client.group.coordinator import ConsumerGroupMetadata, GroupCalls, OffsetAndMetadata, with_topic_ids
 from rayka.client.group.settings import GroupConsumerConfig
+from rayka.coordinator.groups.requests import CommittedOffset
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 
@@ -19,10 +20,11 @@ Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class PreparedCommit(NamedTuple):
-    """What is to be committed, and as whom: both as they were when the commit was asked for."""
+    """What is to be committed, in which topics and as whom: all as they were when the commit was asked for."""
 
     offsets: Offsets
     member: ConsumerGroupMetadata
+    with_topic_ids: tuple[CommittedOffset, ...]
 
 
 class Commits:
@@ -60,13 +62,19 @@ class Commits:
         return await self._calls.committed(partitions, self._config.default_api_timeout_ms) if partitions else {}
 
     def prepare(self, offsets: Offsets | None = None) -> PreparedCommit:
-        """A commit of these offsets, or else of the positions, as this member is now. From any thread."""
-        return PreparedCommit(self._positions() if offsets is None else offsets, self._member())
+        """A commit of these offsets, or else of the positions, as this member is now. From any thread.
+
+        Meanwhile the group may rebalance, and a topic may be created again. So member and topics come first: positions
+        that are not the member's any more are refused under its old epoch, and those of a new topic under the old id.
+        """
+        member, topics = self._member(), self._calls.topics
+        found = self._positions() if offsets is None else offsets
+        return PreparedCommit(found, member, with_topic_ids(found, topics))
 
     async def commit(self, prepared: PreparedCommit, timeout_ms: float | None = None) -> None:
         """Commit, after the commits before. Raises RaykaError if that fails."""
         patience_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        await self._calls.commit(prepared.offsets, prepared.member, patience_ms)
+        await self._calls.commit(prepared.with_topic_ids, prepared.member, patience_ms)
         self._saved.update({partition: one.offset for partition, one in prepared.offsets.items()})
 
     async def commit_positions(self, timeout_ms: float | None = None) -> Offsets:

@@ -14,6 +14,7 @@ from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitReque
 from rayka.coordinator.request import Request
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
+from rayka.metadata.image import TopicImage
 from rayka.types import NO_LEADER_EPOCH, TopicPartition
 
 _MAX_COMMITS = 1_000
@@ -51,6 +52,22 @@ class GroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
 
+def with_topic_ids(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata], topics: Mapping[str, TopicImage]
+) -> tuple[CommittedOffset, ...]:
+    """The offsets as they are committed: each counts for the topic that has its name in `topics`, and for no other."""
+    return tuple(
+        CommittedOffset(
+            *partition,
+            offset=one.offset,
+            leader_epoch=one.leader_epoch,
+            metadata=one.metadata,
+            topic_id=topics[partition.topic].topic_id if partition.topic in topics else ZERO_UUID,
+        )
+        for partition, one in offsets.items()
+    )
+
+
 class ReadOffsets(NamedTuple):
     """How far a consumer has read, and who it is in its group, both at the same moment."""
 
@@ -74,11 +91,13 @@ class GroupCalls:
         """One heartbeat of the consumer protocol, tried once."""
         return await self._once(request)
 
+    @property
+    def topics(self) -> Mapping[str, TopicImage]:
+        """The topics that there are now."""
+        return self._broker.image.topics
+
     async def commit(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        member: ConsumerGroupMetadata,
-        timeout_ms: float,
+        self, offsets: tuple[CommittedOffset, ...], member: ConsumerGroupMetadata, timeout_ms: float
     ) -> None:
         """Commit these offsets as this member, after the commits before.
 
@@ -91,10 +110,9 @@ class GroupCalls:
             raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{_MAX_COMMITS} commits are waiting already")
         self._commits += 1
         deadline_s = time.monotonic() + timeout_ms / 1000
-        with_ids = self._with_ids(offsets)
         try:
             async with self._turn:
-                await self._commit(with_ids, member, deadline_s)
+                await self._commit(offsets, member, deadline_s)
         finally:
             self._commits -= 1
 
@@ -123,7 +141,7 @@ class GroupCalls:
         }
 
     def _wanted(self, partitions: Sequence[TopicPartition]) -> tuple[OffsetPartition, ...]:
-        topics = self._broker.image.topics
+        topics = self.topics
         return tuple(
             OffsetPartition(*one, topics[one.topic].topic_id if one.topic in topics else ZERO_UUID)
             for one in partitions
@@ -140,19 +158,6 @@ class GroupCalls:
                 return
             except RaykaError as error:
                 await self._patience(error, deadline_s)
-
-    def _with_ids(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[CommittedOffset, ...]:
-        topics = self._broker.image.topics
-        return tuple(
-            CommittedOffset(
-                *partition,
-                offset=one.offset,
-                leader_epoch=one.leader_epoch,
-                metadata=one.metadata,
-                topic_id=topics[partition.topic].topic_id if partition.topic in topics else ZERO_UUID,
-            )
-            for partition, one in offsets.items()
-        )
 
     async def _once(self, request: Request[R]) -> R:
         """Raises REQUEST_TIMED_OUT if there is no answer in time: it may be carried out all the same."""

@@ -23,6 +23,7 @@ from rayka.client.group.coordinator import OffsetAndMetadata
 from rayka.client.group.membership import MembershipState
 from rayka.coordinator.groups.requests import OffsetCommitRequest, OffsetFetchRequest
 from rayka.errors import ErrorCode, RaykaError
+from rayka.metadata.commands import NewTopic
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection
@@ -376,6 +377,29 @@ def test_the_end_of_a_deleted_topic_is_not_committed_for_one_of_its_name(cluster
         assert numbers(take(12, consumer)) == [*range(10, 22)]
 
 
+def test_positions_of_a_deleted_topic_do_not_count_for_one_that_is_created_before_their_commit_is_sent(
+    cluster: Cluster, connection: LocalConnection
+) -> None:
+    controller, go_on = connection.broker.controller, threading.Event()
+
+    async def recreate() -> None:
+        await controller.delete_topics(["single"], timeout_ms=1000)
+        await controller.create_topics([NewTopic("single", 1)], validate_only=False, timeout_ms=1000)
+
+    cluster.admin().create_topic("single", partitions=1)
+    write(cluster, 10, "single")
+    with cluster.consumer("g", enable_auto_commit=False, **SETTINGS) as consumer:
+        consumer.assign([("single", 0)])
+        take(10, consumer)
+        connection.loop.call_soon(go_on.wait)
+        recreated = connection.loop.submit(recreate())
+        waiting = consumer.commit_async()
+        go_on.set()
+        recreated.result(60)
+        assert waiting.result(60) == {TopicPartition("single", 0): OffsetAndMetadata(10)}
+        assert consumer.committed(("single", 0)) is None
+
+
 def test_a_committed_offset_that_was_looked_up_before_its_topic_was_created_again_is_not_used(
     cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -540,6 +564,36 @@ def test_an_asynchronous_commit_has_the_positions_of_its_call(cluster: Cluster, 
         assert [int(record.value) for record in itertools.islice(consumer, 3)] == [3, 4, 5]
         go_on.set()
         assert waiting.result(60) == {TopicPartition("single", 0): OffsetAndMetadata(3)}
+
+
+def test_positions_that_were_read_before_a_rebalance_are_not_committed_after_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`commit_async` in a thread of its own, while another thread polls and gives partitions up."""
+    write(cluster, 8)
+    first = cluster.consumer("g", ["events"], enable_auto_commit=False, **SETTINGS)
+    take(8, first)
+    read, have_read, go_on = first._core._commits._positions, threading.Event(), threading.Event()
+
+    def read_slowly() -> Any:
+        positions = read()
+        have_read.set()
+        assert go_on.wait(60)
+        return positions
+
+    monkeypatch.setattr(first._core._commits, "_positions", read_slowly)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(first.commit_async)
+        assert have_read.wait(60)
+        second = cluster.consumer("g", ["events"], enable_auto_commit=False, **SETTINGS)
+        until(share(first, second), first, second)
+        taken_over = dict.fromkeys(second.assignment(), 7)
+        second.commit(taken_over)
+        go_on.set()
+        with pytest.raises(RaykaError) as refused:
+            waiting.result(60).result(60)
+    assert refused.value.code is ErrorCode.STALE_MEMBER_EPOCH
+    assert second.committed([*taken_over]) == {partition: OffsetAndMetadata(7) for partition in taken_over}
 
 
 def test_a_group_that_forgot_the_member_gets_it_back(cluster: Cluster, connection: LocalConnection) -> None:
