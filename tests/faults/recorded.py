@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from aiokafka import AIOKafkaProducer
+from aiokafka import errors as aiokafka_errors
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
@@ -43,6 +46,8 @@ from tests.faults.load import RECOVERY_S, read_all
 UNASSIGNED_S = 10.0
 PATIENT_MS = 600_000
 LOOK_TIMEOUT_S = 3.0
+BATCH_RECORDS = 4
+BATCH_PATIENCE_MS = 1_500
 QUICK = {"log_level": 0, "reconnect.backoff.max.ms": 300, "retry.backoff.max.ms": 300, "socket.timeout.ms": 10_000}
 SURELY_NOT_DONE = {
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -149,6 +154,61 @@ class RecordedProducer(Client):
 
     def close(self) -> None:
         assert self._producer.flush(RECOVERY_S) == 0
+
+
+class RecordedBatches(Client):
+    """An aiokafka producer that makes its record batches itself: it knows which records were sent together.
+
+    It gives each batch up after a short time, and then does not know whether it was written, but never half of it. As
+    it is not idempotent, a batch that it sent again may be there twice.
+    """
+
+    def __init__(self, history: History, bootstrap: str, topic: str, partitions: int, name: str = "batches") -> None:
+        self.history = history
+        self.name = name
+        self.acknowledged = 0
+        self.in_doubt = 0
+        self._bootstrap, self._topic, self._partitions, self._number = bootstrap, topic, partitions, 0
+        self._loop = asyncio.new_event_loop()
+        self._producer: Any = None
+        super().__init__()
+
+    def step(self) -> None:
+        self._loop.run_until_complete(self._open() if self._producer is None else self._send())
+        self._stop.wait(0.01)
+
+    async def _open(self) -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, request_timeout_ms=BATCH_PATIENCE_MS)
+        try:
+            await producer.start()
+        except aiokafka_errors.KafkaError:
+            await producer.stop()
+        else:
+            self._producer = producer
+
+    async def _send(self) -> None:
+        place = (self._topic, self._number % self._partitions)
+        values = [f"{self.name}:{self._number}:{index}".encode() for index in range(BATCH_RECORDS)]
+        batch = self._producer.create_batch()
+        for value in values:
+            assert batch.append(key=None, value=value, timestamp=None) is not None
+        offset, outcome = -1, Outcome.DONE
+        try:
+            offset = (await (await self._producer.send_batch(batch, self._topic, partition=place[1]))).offset
+        except aiokafka_errors.KafkaError:
+            outcome = Outcome.IN_DOUBT
+        self.acknowledged += outcome is Outcome.DONE
+        self.in_doubt += outcome is Outcome.IN_DOUBT
+        for index, value in enumerate(values):
+            number, at = self._number * BATCH_RECORDS + index, -1 if offset < 0 else offset + index
+            sent = Produce(self.name, number, place, value, outcome, at, str(self._number), is_idempotent=False)
+            self.history.produces.append(sent)
+        self._number += 1
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._loop.run_until_complete(self._producer.stop())
+        self._loop.close()
 
 
 class RecordedReader(Client):

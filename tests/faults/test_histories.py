@@ -15,6 +15,7 @@ from tests.faults.load import RECOVERY_S, create_topic
 from tests.faults.proxy import Proxy
 from tests.faults.recorded import (
     OffsetWatcher,
+    RecordedBatches,
     RecordedMember,
     RecordedProducer,
     RecordedReader,
@@ -37,10 +38,11 @@ class Run:
         create_topic(bootstrap, topic, PARTITIONS)
         where = (self.history, bootstrap, topic)
         self.producers = [RecordedProducer(*where, PARTITIONS, name) for name in ("a", "b")]
+        self.batches = RecordedBatches(*where, PARTITIONS)
         self.reader = RecordedReader(*where, PARTITIONS)
         self.members = [RecordedMember(*where, topic, f"m{number}") for number in range(members)]
         self.watcher = OffsetWatcher(*where, PARTITIONS, topic)
-        self.all = (*self.producers, self.watcher, self.reader, *self.members)
+        self.all = (*self.producers, self.batches, self.watcher, self.reader, *self.members)
 
     def progress(self) -> tuple[int, ...]:
         """What each kind of client has done so far."""
@@ -154,6 +156,7 @@ def test_a_bad_network_breaks_no_promise(tmp_path: Path) -> None:
                     proxy.heal()
                     run.await_progress(f"{fault.__name__}, round {number}")
             assert proxy.connected > connected, "clients connected again"
+            assert run.batches.in_doubt > 0, "the stall outlasted a batch"
         assert_kept(run.history, f"127.0.0.1:{port}", "proxied", PARTITIONS)
 
 
@@ -167,6 +170,7 @@ def test_a_leader_paused_beyond_every_time_out_breaks_no_promise(
         run.await_progress("the start")
         with paused([broker.leader("paused", 0)]):
             threading.Event().wait(PAUSE_S)
-            wait_until(lambda: all(each.in_doubt > 0 for each in hasty), RECOVERY_S, "their records time out")
+            impatient = (*hasty, run.batches)
+            wait_until(lambda: all(each.in_doubt > 0 for each in impatient), RECOVERY_S, "their records time out")
         run.await_progress("the end of the pause")
     assert_kept(run.history, broker.bootstrap, "paused", PARTITIONS)
