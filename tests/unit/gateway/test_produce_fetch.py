@@ -43,7 +43,14 @@ def only(cls: Any, **values: Any) -> Any:
     return cls(**{name: value for name, value in values.items() if name in cls.__dataclass_fields__})
 
 
-def produce_request(version: int, topic: str, topic_id: uuid.UUID, data: dict[int, bytes | None], acks: int = 1) -> Any:
+def produce_request(
+    version: int,
+    topic: str,
+    topic_id: uuid.UUID,
+    data: dict[int, bytes | None],
+    acks: int = 1,
+    timeout_ms: int = 1000,
+) -> Any:
     types = kio("produce", version, "request")
     partitions = tuple(
         types.PartitionProduceData(index=index, records=None if value is None else Records(value))
@@ -53,7 +60,7 @@ def produce_request(version: int, topic: str, topic_id: uuid.UUID, data: dict[in
         types.ProduceRequest,
         transactional_id=None,
         acks=acks,
-        timeout=datetime.timedelta(seconds=1),
+        timeout=datetime.timedelta(milliseconds=timeout_ms),
         topic_data=(only(types.TopicProduceData, name=topic, topic_id=topic_id, partition_data=partitions),),
     )
 

@@ -13,6 +13,7 @@ from rayka.errors import ErrorCode
 from rayka.gateway.wire.schema import ApiKey
 from rayka.storage.format.batch import CRC_OFFSET
 from rayka.storage.format.records import Record, build_batch
+from rayka.types import AppendParams
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.test_produce_fetch import PRODUCE_VERSIONS, call, create, produce_request
 from tests.unit.gateway.wire_client import WireClient, connected, encode, request_frame
@@ -55,6 +56,27 @@ def test_every_answer_is_that_of_its_own_request(version: int, tmp_path: Path) -
             back = await producer.send(batch(len(sizes)))
             assert (back.error_code, back.base_offset) == (0, len(sizes))
             assert await offsets(broker) == {0: len(sizes) + 1, 1: 1}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_acks_and_timeout_of_each_request_reach_the_leader(version: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            topic_id = await create(broker)
+            append, asked = broker.partitions.append, []
+
+            def note(requests: Any, params: AppendParams) -> Any:
+                asked.append((params.acks, params.timeout_ms))
+                return append(requests, params)
+
+            broker.partitions.append = note  # type: ignore[method-assign]
+            wanted = [(-1, 7_000), (-1, 7_000), (-1, 250), (1, 250)]
+            for sequence, (acks, timeout_ms) in enumerate(wanted):
+                request = produce_request(version, "orders", topic_id, {0: batch(sequence)}, acks, timeout_ms)
+                await call(client, ApiKey.PRODUCE, version, request)
+            assert asked == wanted
 
     asyncio.run(main())
 
