@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from itertools import islice
 
+from rayka.actors.background import failures
 from rayka.errors import RaykaError
 from rayka.replica.partition import Partition
 from rayka.storage.log.flush_job import FlushJob
@@ -16,12 +17,14 @@ logger = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 32
 """The most partitions of one round, so that its beginning and its end never block the loop for long."""
+_RETRY_S = 0.1
 
 
 class GroupCommit:
     """Flushes partitions; calls `flushed(partition)` or `failed(partition, error)` in the loop for each.
 
-    An error of one partition, also one that `flushed` or `failed` raises, is no other's.
+    An error of one partition, also one that `flushed` or `failed` raises, is no other's. A round that fails for another
+    reason, as without a thread to wait in, is logged and counted, and done again.
     """
 
     def __init__(self, flushed: Callable[[Partition], None], failed: Callable[[Partition, RaykaError], None]) -> None:
@@ -43,16 +46,32 @@ class GroupCommit:
             await self._task
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             while self._dirty:
                 partitions = [self._dirty.pop(name) for name in list(islice(self._dirty, _MOST_AT_ONCE))]
-                jobs = [(partition, job) for partition in partitions if (job := self._begin(partition)) is not None]
-                await loop.run_in_executor(None, _run_jobs, [job for _, job in jobs])
-                for partition, job in jobs:
-                    self._finish(partition, job)
+                try:
+                    await self._flush_round(partitions)
+                except Exception:
+                    failures["group commit"] += 1
+                    logger.exception("a round of flushes failed; it is done again")
+                    self._dirty = {partition.topic_partition: partition for partition in partitions} | self._dirty
+                    await asyncio.sleep(_RETRY_S)
         finally:
             self._task = None
+
+    async def _flush_round(self, partitions: Iterable[Partition]) -> None:
+        jobs: list[tuple[Partition, FlushJob]] = []
+        try:
+            for each in partitions:
+                if (job := self._begin(each)) is not None:
+                    jobs.append((each, job))
+            await asyncio.get_running_loop().run_in_executor(None, _run_jobs, [job for _, job in jobs])
+        except Exception:
+            for _, job in jobs:
+                job.give_up()
+            raise
+        for partition, job in jobs:
+            self._finish(partition, job)
 
     def _begin(self, partition: Partition) -> FlushJob | None:
         try:

@@ -60,6 +60,10 @@ class FlushJob:
         if self.error is not None:
             self.on_error(self, self.error)
 
+    def give_up(self) -> None:
+        """Give the descriptor back, if `run` has not: this job will not run."""
+        self._close()
+
     def _make_spare(self) -> None:
         """After a roll, get ready for the next one."""
         if self._spare is not None and any(with_indexes for _, _, with_indexes in self.ranges):
@@ -67,10 +71,11 @@ class FlushJob:
 
     def _close(self) -> None:
         """A close that fails says that bytes of before were not written, so the flush has failed too."""
-        if self._descriptor is None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
             return
         try:
-            self._files.close(self._descriptor)
+            self._files.close(descriptor)
         except OSError as error:
             self.error = self.error or error
 

@@ -7,14 +7,17 @@ import errno
 import os
 import threading
 import uuid
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rayka.actors import background
 from rayka.actors.channel.requests import NUMBERS, CheckRecords, FetchParams, encode_value
 from rayka.actors.channel.service import CallRequest, FrameService
 from rayka.actors.channel.socket import ChannelClosed
+from rayka.actors.replica import group_commit
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.group_commit import GroupCommit
 from rayka.actors.replica.server import ReplicaServer
@@ -35,6 +38,7 @@ from rayka.types import (
     IsolationLevel,
     TopicPartition,
 )
+from tests.support.descriptors import open_files
 from tests.support.logs import NOW_MS, batch
 
 FLUSHED = TopicPartition("flushed", 0)
@@ -186,6 +190,38 @@ def test_every_partition_of_a_round_is_answered_when_one_answer_fails(tmp_path: 
         assert answered == partitions
 
     asyncio.run(run())
+
+
+class NoThread(ThreadPoolExecutor):
+    """The system has no thread for the first call."""
+
+    has_failed = False
+
+    def submit(self, *call: Any, **arguments: Any) -> Future[Any]:  # type: ignore[override]
+        if not self.has_failed:
+            self.has_failed = True
+            raise RuntimeError("can't start new thread")
+        return super().submit(*call, **arguments)
+
+
+def test_a_flush_for_which_there_was_no_thread_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the appends that wait for it would do so until they time out, and its descriptor would stay open."""
+    monkeypatch.setattr(group_commit, "_RETRY_S", 0.001)
+
+    async def check() -> None:
+        asyncio.get_running_loop().set_default_executor(NoThread(1))
+        leader = Leader(tmp_path)
+        leader.disk.released.set()
+        before, failures = open_files(tmp_path), background.failures["group commit"]
+        assert errors(await asyncio.wait_for(leader.append(FLUSHED), 60)) == [0]
+        await leader.stop()
+        assert background.failures["group commit"] == failures + 1
+        assert "can't start new thread" in caplog.text
+        assert open_files(tmp_path) == before
+
+    asyncio.run(check())
 
 
 def test_the_flush_of_a_deleted_partition_answers_no_append_to_its_successor(tmp_path: Path) -> None:
