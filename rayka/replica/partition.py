@@ -202,14 +202,13 @@ class Partition:
         if request.topic_id is not None and request.topic_id != self.topic_id.bytes:
             raise RaykaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"the topic id is {self.topic_id}")
         log = self.log
+        high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
         committed = isolation is IsolationLevel.READ_COMMITTED
-        bound = log.last_stable_offset if committed else log.high_watermark
+        bound = last_stable_offset if committed else high_watermark
         file_slice = log.read(request.fetch_offset, max_bytes, bound, min_one_message)
         aborted = log.aborted_transactions(request.fetch_offset, file_slice) if committed else None
         has_more = file_slice is not None and log.ends_before(file_slice, bound)
-        return FetchResult(
-            0, log.high_watermark, log.last_stable_offset, log.log_start_offset, aborted, file_slice, has_more
-        )
+        return FetchResult(0, high_watermark, last_stable_offset, log.log_start_offset, aborted, file_slice, has_more)
 
     def find_offset(self, query: OffsetQuery, isolation: IsolationLevel, *, is_local: bool = False) -> OffsetAnswer:
         """Answer a ListOffsets query. Raises RaykaError.

@@ -111,13 +111,17 @@ class Replicas:
 
     def are_readable(self, requests: Sequence[FetchPartition], isolation: IsolationLevel) -> bool:
         """Whether a reader of this isolation would get records, or an error, from any of the partitions."""
-        return isolation is IsolationLevel.READ_UNCOMMITTED or any(
-            partition is None
-            or partition.leader_epoch == NO_LEADER_EPOCH
-            or partition.log.last_stable_offset > request.fetch_offset
-            for request in requests
-            for partition in [self._partitions.get(request.topic_partition)]
-        )
+        if isolation is IsolationLevel.READ_UNCOMMITTED:
+            return True
+        for request in requests:
+            partition = self._partitions.get(request.topic_partition)
+            if (
+                partition is None
+                or partition.leader_epoch == NO_LEADER_EPOCH
+                or partition.log.last_stable_offset > request.fetch_offset
+            ):
+                return True
+        return False
 
     def _refused(self, request: FetchPartition, error: RaykaError) -> FetchResult:
         partition = self._partitions.get(request.topic_partition)

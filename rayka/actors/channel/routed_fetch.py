@@ -1,7 +1,7 @@
 """One fetch over the partitions of several leaders.
 
-One leader alone can do the whole fetch, waiting included. With several, the first round reads from all
-of them at once. When that is less than `min_bytes`, the fetch waits at every leader for its share of
+One leader alone can do the whole fetch, waiting included (`leader_fetch.py`). With several, the first round reads from
+all of them at once. When that is less than `min_bytes`, the fetch waits at every leader for its share of
 what is missing. When all bytes together are enough, at least one leader has its share, so the first one to
 have its share ends the round: the other waits are cancelled, and the next round reads again.
 """
@@ -24,8 +24,9 @@ from rayka.types import FetchPartition, FetchResult, FileSlice, IsolationLevel
 if TYPE_CHECKING:
     from rayka.actors.channel.router import Router
 
-_CLOCK_SLACK_S = 0.002
-_LOST = FetchResult(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+CLOCK_SLACK_S = 0.002
+"""A wait that has less than this left is over: timers may be early."""
+LOST = FetchResult(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
 
 class RoutedFetch:
@@ -107,8 +108,8 @@ class RoutedFetch:
     def _answered(self, actor_name: str, answer: Sequence[FetchResult] | Failed) -> None:
         del self._outstanding[actor_name]
         for position, index in enumerate(self._groups[actor_name]):
-            self._results[index] = _LOST if isinstance(answer, Exception) else answer[position]
-        out_of_time = self._remaining_s() < _CLOCK_SLACK_S
+            self._results[index] = LOST if isinstance(answer, Exception) else answer[position]
+        out_of_time = self._remaining_s() < CLOCK_SLACK_S
         if self._is_satisfied() or (out_of_time and not self._outstanding):
             self._finish()
         elif self._parked and not out_of_time:
@@ -131,7 +132,7 @@ class RoutedFetch:
 
     def _finish(self) -> None:
         if not self._future.done():
-            self._future.set_result(_limit(self._results, self._max_bytes))
+            self._future.set_result(limit_results(self._results, self._max_bytes))
 
     def _abandon(self, future: asyncio.Future[list[FetchResult]]) -> None:
         """The answer is given, or nobody waits for it any more: leaders stop waiting too."""
@@ -147,7 +148,7 @@ class RoutedFetch:
                 leader.cancel(key)
 
 
-def _limit(results: list[FetchResult | None], max_bytes: int) -> list[FetchResult]:
+def limit_results(results: Sequence[FetchResult | None], max_bytes: int) -> list[FetchResult]:
     """Keep the total within `max_bytes`, in request order; the first partition with records keeps them all.
 
     Every leader gives the first of its partitions a whole batch, whatever the size. What is cut here keeps its first
@@ -158,7 +159,7 @@ def _limit(results: list[FetchResult | None], max_bytes: int) -> list[FetchResul
     is_first = True
     for result in results:
         if result is None:
-            limited.append(_LOST)
+            limited.append(LOST)
             continue
         if result.size > left and not is_first:
             result = result._replace(records=_cut(result.records, left))

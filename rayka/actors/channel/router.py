@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from rayka.actors.channel.actor_link import ActorLeaderClient
 from rayka.actors.channel.channel_link import ChannelLeaderClient
+from rayka.actors.channel.leader_fetch import LeaderFetch
 from rayka.actors.channel.link import CALL_TIMEOUT_S, Failed, LeaderClient, result_setter
 from rayka.actors.channel.requests import (
     CheckRecords,
@@ -23,6 +24,7 @@ from rayka.actors.channel.requests import (
     DescribeLogDir,
     DescribeProducers,
     DrainJournals,
+    FetchParams,
     FindEpochEnds,
     LeaderRequest,
     ListOffsets,
@@ -271,6 +273,10 @@ class Router:
         """Read from the leaders; wait for `min_bytes` in all, at most `max_wait_ms`."""
         results: list[FetchResult | None] = [None] * len(partitions)
         groups = self._by_leader([partition.topic_partition for partition in partitions], results, FetchResult)
+        if len(groups) == 1 and not any(results):
+            (actor_name,) = groups
+            params = FetchParams(tuple(partitions), max(max_wait_ms, 0) / 1000, min_bytes, max_bytes, isolation)
+            return LeaderFetch(partial(self.link, actor_name), params, self._loop).start()
         return RoutedFetch(
             self,
             partitions,

@@ -88,17 +88,21 @@ class Reads:
             self._answer(fetch)
 
     def _answer(self, fetch: DelayedFetch) -> None:
-        self._cancel_timer(fetch.key)
         results = self._replicas.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation)
         self._answer_with_remote(fetch, results, fetch.done)
+        self._cancel_timer(fetch.key)
 
     def _answer_with_remote(
         self, fetch: FetchParams | DelayedFetch, results: list[FetchResult], done: Callable[[list[FetchResult]], None]
     ) -> None:
         """Answer a fetch, after what is only in the remote store was read there."""
-        if not any(result.error == IN_REMOTE_STORE for result in results):
+        for result in results:
+            if result.error == IN_REMOTE_STORE:
+                break
+        else:
             done(results)
-        elif self.remote is None:
+            return
+        if self.remote is None:
             done([unreachable(result) for result in results])
         else:
             self.remote.fetch(fetch, results, done)

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, cast
 
+from rayka.gateway.handlers.fetch.template import FetchTemplate
 from rayka.gateway.handlers.groups.commit_template import CommitTemplate
 from rayka.gateway.handlers.produce.lost_batches import LostBatches
 from rayka.gateway.handlers.produce.template import ProduceTemplate
@@ -71,6 +72,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.client = "?"
         self.client_host = "?"
         self.produce_template: ProduceTemplate | None = None
+        self.fetch_template: FetchTemplate | None = None
         self.commit_template: CommitTemplate | None = None
         self.lost_batches = LostBatches()
         self.last_progress = self._loop.time()

@@ -140,6 +140,14 @@ class SegmentFiles:
             raise SegmentGone(f"{source.path} ends before {source.position + source.size}")
         return file
 
+    def read_small(self, source: FileSlice, target: memoryview) -> bool:
+        """Read a slice that the page cache has, from a file that is open; False if it is not like that."""
+        file = self._files.get(source.path)
+        if file is None or not _has(file, source):
+            return False
+        self._files.move_to_end(source.path)
+        return file.read_cached(target, source.position) == source.size
+
     def _keep(self, source: FileSlice) -> SegmentFile:
         self.drop_deleted()
         file = self._in_use.get(source.path)

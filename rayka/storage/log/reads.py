@@ -79,11 +79,15 @@ class LogReads(LogState):
         """The record with the largest timestamp, None if no record has one (KIP-734)."""
         return offset_of_max_timestamp(self._segments, self.local_log_start_offset)
 
-    @storing
     def aborted_transactions(self, fetch_offset: int, records: FileSlice | None) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions that a reader of `records` may meet, by first offset (KIP-98)."""
-        if records is None:
+        active = self._segments.active
+        if records is None or (fetch_offset >= active.base_offset and active.transaction_index.is_known_empty):
             return ()
+        return self._find_aborted(fetch_offset, records)
+
+    @storing
+    def _find_aborted(self, fetch_offset: int, records: FileSlice) -> tuple[AbortedTransaction, ...]:
         found = []
         upper_bound = -1
         for aborted in self._aborted_from(fetch_offset):

@@ -209,7 +209,7 @@ class ProducerState:
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of a transaction that is open or whose marker is not yet replicated."""
-        first_ongoing = next(iter(self.ongoing), None)
+        first_ongoing = next(iter(self.ongoing)) if self.ongoing else None
         if not self._unreplicated:
             return first_ongoing
         first_ended = min(self._unreplicated)

@@ -80,6 +80,11 @@ class TransactionIndex:
             self._written = len(self._entries)
         return self._entries
 
+    @property
+    def is_known_empty(self) -> bool:
+        """Whether there are no entries, as far as can be told without the file."""
+        return self._entries is not None and not self._entries
+
     def read(self) -> list[AbortedTxn]:
         """All whole entries."""
         return self._read_file() if self._entries is None else list(self._entries)

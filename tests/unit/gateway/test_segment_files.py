@@ -175,3 +175,17 @@ def test_the_last_descriptor_of_a_deleted_file_is_closed_in_a_thread(
         wait_until(lambda: descriptor in closed, 60, "the file is closed")  # noqa: B023
         monkeypatch.setattr(os, "close", undisturbed)
         assert (closed.pop(descriptor) is threading.main_thread()) is not is_deleted
+
+
+def test_a_small_slice_is_read_from_an_open_file_only(tmp_path: Path) -> None:
+    path, files = tmp_path / "a.log", SegmentFiles()
+    path.write_bytes(b"0123456789")
+    target = bytearray(4)
+    here = FileSlice(str(path), 2, 4, path.stat().st_ino)
+    assert not files.read_small(here, memoryview(target))
+    files.open(here)
+    assert files.read_small(here, memoryview(target))
+    assert target == b"2345"
+    assert not files.read_small(here._replace(position=8), memoryview(target)), "the file ends before that"
+    assert not files.read_small(here._replace(inode=here.inode + 1), memoryview(target)), "another file has the name"
+    files.close()

@@ -10,13 +10,15 @@ import logging
 import uuid
 from asyncio import Future
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from rayka.errors import ErrorCode
 from rayka.gateway.handlers.fetch.down_conversion import FIRST_WITH_MAGIC_2, Converted, Fetched, convert
 from rayka.gateway.handlers.fetch.request import FIRST_WITH_TOPIC_ID, FIRST_WITH_ZSTD, FetchRequestData, parse
 from rayka.gateway.handlers.fetch.response import Answered, FetchResponse
-from rayka.gateway.handlers.fetch.sessions import FetchContext, SessionPartition
+from rayka.gateway.handlers.fetch.sessions import NO_SESSION_ID, FetchContext, SessionPartition
+from rayka.gateway.handlers.fetch.template import FIRST_VERSION, MOST_REQUEST_BYTES, FetchOptions, FetchTemplate
 from rayka.gateway.server.context import Context
 from rayka.gateway.server.limits import COPIED_BYTES
 from rayka.gateway.server.request import PendingRequest
@@ -39,7 +41,56 @@ _ISOLATION_LEVELS = (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMIT
 
 
 def handle(context: Context, pending: PendingRequest) -> None:
-    """Ask the leaders; answer when they have."""
+    """Ask the leaders; answer when they have.
+
+    A client that reads one partition repeats its request except for the offset. `FetchTemplate` then replaces decoding
+    and encoding; every other request takes the general path.
+    """
+    template = pending.connection.fetch_template
+    partition = template.match(context, pending) if template is not None else None
+    if template is None or partition is None:
+        _begin(context, pending).start()
+        return
+    pending.connection.affinity.follow_process(template.process)
+    future = context.broker.partitions.fetch((partition,), **template.options)
+    _when_done(pending, future, partial(_respond_templated, context, pending, template))
+
+
+def _respond_templated(
+    context: Context, pending: PendingRequest, template: FetchTemplate, results: list[FetchResult]
+) -> None:
+    try:
+        response = template.response(pending.correlation_id, results[0], context.segment_files)
+    except OSError:  # the general path says so
+        response = None
+    if response is None:
+        _begin(context, pending).resume(results)
+    else:
+        pending.answer_in_parts((response,))
+
+
+def _when_done(pending: PendingRequest, future: Future[T], go_on: Callable[[T], None]) -> None:
+    """Continue when the leaders have answered. The future is cancelled when the client leaves."""
+
+    def done(future: Future[T]) -> None:
+        pending.waiting = None
+        if future.cancelled():
+            pending.refuse("the fetch was cancelled")
+            return
+        try:
+            go_on(future.result())
+        except Exception:
+            logger.exception("failed at %s", pending.describe())
+            pending.refuse("internal error")
+
+    if future.done():
+        done(future)
+    else:
+        pending.waiting = future
+        future.add_done_callback(done)
+
+
+def _begin(context: Context, pending: PendingRequest) -> Fetch:
     request = parse(pending.frame, pending.position, pending.version)
     fetch = context.sessions.begin(
         request.session_id,
@@ -49,7 +100,7 @@ def handle(context: Context, pending: PendingRequest) -> None:
         pending.version >= FIRST_WITH_TOPIC_ID,
         context.broker.now_ms(),
     )
-    Fetch(context, pending, request, fetch).start()
+    return Fetch(context, pending, request, fetch)
 
 
 class Fetch:
@@ -68,10 +119,24 @@ class Fetch:
         self._last_try = False
         self._is_converted = pending.version < FIRST_WITH_MAGIC_2
         self._offsets: dict[int, int] = {}
-        self._deadline = context.loop.time() + min(max(request.max_wait_ms, 0), _LONGEST_WAIT_MS) / 1000
+        self._asked: tuple[FetchPartition, FetchOptions] | None = None  # if that was for one partition of this node
+        self._deadline = context.loop.time() + _longest_wait_ms(request) / 1000
 
     def start(self) -> None:
         """Send on what can be read here."""
+        self._name_partitions()
+        if self._indexes:
+            self._ask()
+        else:
+            self._respond()
+
+    def resume(self, results: list[FetchResult]) -> None:
+        """Respond with the leaders' answers, which are there already."""
+        self._name_partitions()
+        self._fetched(results if self._indexes else [])
+
+    def _name_partitions(self) -> None:
+        """Find the names, and refuse what is not read here."""
         image = self._context.broker.image
         for index, partition in enumerate(self._fetch.partitions):
             name = _name(partition, image)
@@ -80,10 +145,6 @@ class Fetch:
             self._results.append(refusal)
             if refusal is None and name is not None:
                 self._indexes.append(index)
-        if self._indexes:
-            self._ask()
-        else:
-            self._respond()
 
     def _refusal(self, name: TopicPartition) -> FetchResult | None:
         if self._pending.version < FIRST_WITH_ZSTD and self._has_zstd(name.topic):
@@ -116,14 +177,16 @@ class Fetch:
             ]
         some_failed = len(wanted) < len(self._results)
         self._pending.connection.affinity.follow(names)
-        future = self._context.broker.partitions.fetch(
-            wanted,
+        options = FetchOptions(
             max_wait_ms=0 if some_failed or self._last_try else self._left_ms(),
             min_bytes=min(request.min_bytes, max_bytes),
             max_bytes=max_bytes,
             isolation=IsolationLevel(request.isolation),
         )
-        self._when_done(future, self._fetched)
+        if len(wanted) == 1 and not is_copied and not self._last_try:
+            self._asked = wanted[0], options
+        future = self._context.broker.partitions.fetch(wanted, **options)
+        _when_done(self._pending, future, self._fetched)
 
     def _is_copied(self, names: list[TopicPartition]) -> bool:
         """Whether this process has the records in memory, and does not send them from this node's files."""
@@ -144,27 +207,6 @@ class Fetch:
         """How long the leaders may still wait."""
         return max(round((self._deadline - self._context.loop.time()) * 1000), 0)
 
-    def _when_done(self, future: Future[T], go_on: Callable[[T], None]) -> None:
-        """Continue when the leaders have answered. The future is cancelled when the client leaves."""
-        pending = self._pending
-
-        def done(future: Future[T]) -> None:
-            pending.waiting = None
-            if future.cancelled():
-                pending.refuse("the fetch was cancelled")
-                return
-            try:
-                go_on(future.result())
-            except Exception:
-                logger.exception("failed at %s", pending.describe())
-                pending.refuse("internal error")
-
-        if future.done():
-            done(future)
-        else:
-            pending.waiting = future
-            future.add_done_callback(done)
-
     def _fetched(self, results: list[FetchResult]) -> None:
         for index, result in zip(self._indexes, results, strict=True):
             self._results[index] = result
@@ -184,7 +226,7 @@ class Fetch:
         except (OSError, SegmentGone) as error:
             self._cannot_read(error)
         else:
-            self._when_done(future, self._converted)
+            _when_done(self._pending, future, self._converted)
 
     def _converted(self, converted: list[Converted]) -> None:
         """Respond, but if all records were of no use to the client, such as transaction markers, fetch what follows."""
@@ -218,7 +260,24 @@ class Fetch:
         except (OSError, SegmentGone) as error:
             self._cannot_read(error)
         else:
+            self._keep_template()
             self._pending.answer_in_parts(parts)
+
+    def _keep_template(self) -> None:
+        """The next request of this connection may be for the same partition."""
+        pending, request, result = self._pending, self._request, self._results[0] if self._results else None
+        is_alone = len(self._results) == 1 and request.is_outside_of_sessions
+        if self._asked is None or not is_alone or result is None or result.records is None:
+            return
+        if pending.version < FIRST_VERSION or pending.size > MOST_REQUEST_BYTES:
+            return
+        partition, options = self._asked
+        options["max_wait_ms"] = _longest_wait_ms(request)
+        empty = FetchResponse(0, pending.version, LeaderHints(self._context.broker.image))
+        empty.write(ErrorCode.NONE, NO_SESSION_ID, [(self._fetch.partitions[0], self._names[0], FetchResult(0))])
+        pending.connection.fetch_template = FetchTemplate(
+            self._context, pending, request.offset_position, partition, options, empty.frame
+        )
 
     def _news(self, answered: list[Answered]) -> list[Answered]:
         """What an incremental response must have. Asked again after a lost segment, everything is news."""
@@ -244,6 +303,10 @@ class Fetch:
                 if is_checked and isinstance(result.records, FileSlice):
                     self._context.broker.partitions.check_records(result.records)
         self._respond()
+
+
+def _longest_wait_ms(request: FetchRequestData) -> int:
+    return min(max(request.max_wait_ms, 0), _LONGEST_WAIT_MS)
 
 
 def _name(partition: SessionPartition, image: MetadataImage) -> TopicPartition | None:

@@ -25,10 +25,12 @@ _V0: Final = struct.Struct(">iqi")
 _V5: Final = struct.Struct(">iqqi")
 _V9: Final = struct.Struct(">iiqqi")
 _V12: Final = struct.Struct(">iiqiqi")
+_OFFSET_V0: Final = 4
+_OFFSET_V9: Final = 8
 
 
 class FetchRequestData:
-    """What a Fetch request asks."""
+    """What a Fetch request asks. `offset_position` is where the frame has the fetch offset of the last partition."""
 
     __slots__ = (
         "forgotten",
@@ -36,6 +38,7 @@ class FetchRequestData:
         "max_bytes",
         "max_wait_ms",
         "min_bytes",
+        "offset_position",
         "partitions",
         "replica_id",
         "session_epoch",
@@ -52,6 +55,12 @@ class FetchRequestData:
         self.session_epoch = FINAL_EPOCH
         self.partitions: list[SessionPartition] = []
         self.forgotten: list[PartitionKey] = []
+        self.offset_position = 0
+
+    @property
+    def is_outside_of_sessions(self) -> bool:
+        """Whether the request opens no session, belongs to none and ends none."""
+        return self.session_id == NO_SESSION_ID and self.session_epoch == FINAL_EPOCH
 
     @property
     def is_from_follower(self) -> bool:
@@ -75,7 +84,7 @@ def parse(frame: Frame, position: int, version: int) -> FetchRequestData:
     if version >= FIRST_WITH_SESSIONS:
         request.session_id = reader.int32()
         request.session_epoch = reader.int32()
-    _read_topics(reader, version, flexible, request.partitions)
+    _read_topics(reader, version, flexible, request)
     if version >= FIRST_WITH_SESSIONS:
         _read_forgotten(reader, version, flexible, request.forgotten)
     if version >= 11:
@@ -85,13 +94,15 @@ def parse(frame: Frame, position: int, version: int) -> FetchRequestData:
     return request
 
 
-def _read_topics(reader: FrameReader, version: int, flexible: bool, partitions: list[SessionPartition]) -> None:
+def _read_topics(reader: FrameReader, version: int, flexible: bool, request: FetchRequestData) -> None:
     layout = _V12 if version >= 12 else _V9 if version >= 9 else _V5 if version >= 5 else _V0
     for _ in range(reader.required_array_size(flexible)):
         topic = _read_topic(reader, version, flexible)
         for _ in range(reader.required_array_size(flexible, layout.size)):
-            fields = layout.unpack_from(reader.buffer, reader.take(layout.size))
-            partitions.append(_partition(topic, version, fields))
+            begin = reader.take(layout.size)
+            fields = layout.unpack_from(reader.buffer, begin)
+            request.partitions.append(_partition(topic, version, fields))
+            request.offset_position = begin + (_OFFSET_V9 if version >= 9 else _OFFSET_V0)
             if flexible:
                 reader.skip_tags()
         if flexible:

@@ -106,6 +106,11 @@ class FetchResponse:
     def _write_size(self, size: int) -> None:
         self._out += encode_uvarint(size + 1) if self._flexible else INT32.pack(size)
 
+    @property
+    def frame(self) -> bytearray:
+        """The frame of a response without records; its length is still 0."""
+        return self._out
+
     def parts(self, files: SegmentFiles) -> list[Part]:
         """The frame in parts, to be sent in order. Raises SegmentGone."""
         out = self._out
