@@ -93,9 +93,11 @@ class LogUpkeep:
             logger.error("retention of %s failed: %s", log.topic_partition, error)
 
     async def _expire_producers(self) -> None:
+        """One log a turn of the event loop: it may remember a hundred thousand producers."""
         now_ms = time.time_ns() // 1_000_000
         for partition in self._replicas:
             partition.log.remove_expired_producers(now_ms)
+            await asyncio.sleep(0)
 
     async def _compile_checks(self) -> None:
         """Load the compiled checks of records, if the topics led here need many."""

@@ -143,3 +143,27 @@ def test_a_log_is_flushed_in_time_though_a_full_disk_takes_nothing_of_another(tm
         thread.stop()
 
     asyncio.run(test())
+
+
+def test_requests_are_served_while_the_producers_of_many_logs_expire(tmp_path: Path) -> None:
+    """A log may remember a hundred thousand: those of all logs at once would hold up the event loop."""
+
+    async def test() -> None:
+        thread, replicas, topic_id, count = DiskThread(), Replicas(), uuid.uuid4(), 20
+        directory = LogDirectory.open(str(tmp_path), RealFiles(), now_ms=0)
+        for number in range(count):
+            log = directory.open_log(TopicPartition("t", number), topic_id, LogConfig(), now_ms=0)
+            append(log, b"value", producer_id=number, producer_epoch=0, base_sequence=0)
+            replicas.add(Partition(log, topic_id))
+        server = ReplicaServer(replicas, directory, thread)
+        upkeep = LogUpkeep(replicas, directory, thread, server, BrokerConfig.parse({}))
+        expiry = asyncio.ensure_future(upkeep._expire_producers())
+        left = set()
+        while not expiry.done():
+            await asyncio.sleep(0)
+            left.add(sum(len(partition.log.producers) for partition in replicas))
+        assert left == set(range(count))
+        await server.stop()
+        thread.stop()
+
+    asyncio.run(test())
