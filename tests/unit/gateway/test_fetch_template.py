@@ -244,7 +244,7 @@ def test_a_segment_that_is_gone_is_asked_for_once_more(tmp_path: Path) -> None:
         await settle()
         assert not case.transport.written
         ((wanted,), answer) = case.broker.partitions.fetches[-1]
-        assert wanted == FetchPartition(TopicPartition("orders", 0), 3, 1 << 20)
+        assert wanted == FetchPartition(TopicPartition("orders", 0), 3, 1 << 20, topic_id=TOPIC_ID.bytes)
         answer.set_result([FetchResult(0, 9, 9, 0, None, case.slice(50))])
         await settle()
         (frame,) = case.transport.frames()

@@ -321,6 +321,31 @@ def test_unknown_topic_ids(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("version", [12, 13, 18])
+def test_the_leader_refuses_a_fetch_by_the_id_of_the_topic_before(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process may not have heard yet that the topic was created again: the id says which one the client reads."""
+
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            old, image = await create(broker), broker.image
+            for _ in range(2):
+                await call(client, ApiKey.PRODUCE, 9, produce_request(9, "orders", old, {0: records(b"a")}))
+                fetched = await call(client, ApiKey.FETCH, version, fetch_request(version, "orders", old, {0: 0}))
+                assert fetched.responses[0].partitions[0].error_code == 0
+            await broker.controller.delete_topics(["orders"], timeout_ms=1000)
+            new = await create(broker)
+            await call(client, ApiKey.PRODUCE, 9, produce_request(9, "orders", new, {0: records(b"b")}))
+            monkeypatch.setattr(LocalBroker, "image", image)
+            for _ in range(2):
+                fetched = await call(client, ApiKey.FETCH, version, fetch_request(version, "orders", old, {0: 0}))
+                error = fetched.responses[0].partitions[0].error_code
+                assert error == (ErrorCode.INCONSISTENT_TOPIC_ID if version >= 13 else 0), "a name is any topic's"
+
+    asyncio.run(main())
+
+
 def test_a_session_tells_a_topic_that_is_gone_from_one_created_anew(tmp_path: Path) -> None:
     async def main() -> None:
         async with connected(tmp_path) as (client, broker):

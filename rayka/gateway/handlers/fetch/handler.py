@@ -201,6 +201,7 @@ class Fetch:
             partition.max_bytes,
             partition.current_leader_epoch,
             partition.last_fetched_epoch,
+            partition.topic.bytes if isinstance(partition.topic, uuid.UUID) else None,
         )
 
     def _left_ms(self) -> int:

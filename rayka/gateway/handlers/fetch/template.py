@@ -97,8 +97,8 @@ class FetchTemplate:
         ):
             return None
         (offset,) = _OFFSET.unpack_from(frame, offset_position)
-        name, _, max_bytes, leader_epoch, last_fetched_epoch, _ = self._partition
-        return FetchPartition(name, offset, max_bytes, leader_epoch, last_fetched_epoch)
+        name, _, max_bytes, leader_epoch, last_fetched_epoch, topic_id = self._partition
+        return FetchPartition(name, offset, max_bytes, leader_epoch, last_fetched_epoch, topic_id)
 
     def response(self, correlation_id: int, result: FetchResult, files: SegmentFiles) -> bytearray | None:
         """The response with a few records, which the page cache has; None if the result is not of that kind.
