@@ -30,6 +30,11 @@ _CONNECT_TIMEOUT_S = 120.0
 _PATIENCE_S = 5.0
 _SHOWN_ACTORS = 8
 _RETRY_S = 0.2
+_ANSWER_S = 1.0
+_MAX_PORT = 65535
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and empty settings
+_HTTP2_FRAME_HEAD = 9
+_HTTP2_SETTINGS = b"\4"  # the type of the first frame from each side
 
 
 class ClusterConnection:
@@ -132,6 +137,8 @@ def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -
     if started:
         take_token()
         where = address or _usual_address()
+        if where != "auto" or "RAY_ADDRESS" in os.environ:
+            require_ray(where)
         try:
             ray.init(address=where, log_to_driver=False, logging_level=logging.WARNING)
         except ConnectionError as error:
@@ -166,30 +173,63 @@ def _what_is_there() -> str:
     return f"whose GCS is at {address} and whose named actors are: {shown or 'none'}"
 
 
-def require_ray() -> None:
-    """Raises BROKER_NOT_AVAILABLE if for some seconds nothing listens where `connect` looks for Ray.
+def require_ray(where: str | None = None) -> None:
+    """Raises BROKER_NOT_AVAILABLE if no Ray answers at `where`, by default where `connect` looks for it.
 
-    Ray itself waits for longer. The GCS of `rayka up` is back about a second after it has died.
+    Ray itself waits for a minute. If nothing listens there, this waits for some seconds: the GCS of `rayka up` is back
+    about a second after it has died.
     """
     if ray.is_initialized():
         return
+    where = where or _usual_address()
     deadline_s = time.monotonic() + _PATIENCE_S
-    while (refused := _refused(_usual_address())) is not None:
+    while (refused := _refused(where)) is not None:
         if time.monotonic() >= deadline_s:
             raise refused
         time.sleep(_RETRY_S)
 
 
 def _refused(where: str) -> RaykaError | None:
+    """The error if nothing listens there. Raises BROKER_NOT_AVAILABLE if something other than Ray does."""
     services: Any = ray._private.services
     try:
-        where = services.canonicalize_bootstrap_address_or_die(where)
-        socket.create_connection(services.extract_ip_port(where), _PATIENCE_S).close()
+        address = services.canonicalize_bootstrap_address_or_die(where)  # Ray takes the node's address for 127.0.0.1
     except OSError as error:
         return _no_ray(where, error)
     except ValueError:  # not HOST:PORT, which Ray may know
-        pass
+        return None
+    where = address if where == "auto" else where
+    failures = [_failure_at(place, where) for place in dict.fromkeys((where, address))]
+    return None if None in failures else failures[-1]
+
+
+def _failure_at(place: str, where: str) -> RaykaError | None:
+    host, _, port = place.rpartition(":")
+    if "://" in place or not port.isdigit():  # Ray may know it
+        return None
+    try:
+        if int(port) > _MAX_PORT:  # the resolver would take the port modulo 65536
+            raise OSError(f"{port} is not a port")
+        with socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S) as listener:
+            is_ray = "RAY_USE_TLS" in os.environ or _speaks_http2(listener)
+    except OSError as error:
+        return _no_ray(where, error)
+    if not is_ray:
+        hint = "without an address, the broker that `rayka up` started last is found"
+        raise RaykaError(ErrorCode.BROKER_NOT_AVAILABLE, f"what listens at {where} is not a Ray cluster; {hint}")
     return None
+
+
+def _speaks_http2(listener: socket.socket) -> bool:
+    """Whether the other side speaks HTTP/2, as Ray does and a Kafka listener does not; also if it is slow to answer."""
+    listener.settimeout(_ANSWER_S)
+    try:
+        listener.sendall(_HTTP2_PREFACE)
+        return listener.recv(_HTTP2_FRAME_HEAD)[3:4] == _HTTP2_SETTINGS
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
 
 
 def _no_ray(where: str, error: OSError) -> RaykaError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import threading
 import time
 from types import SimpleNamespace
 
@@ -31,13 +33,53 @@ def nowhere(monkeypatch):
         yield port
 
 
+@contextlib.contextmanager
+def listener(answer):
+    """HOST:PORT where one connection gets this answer and is closed."""
+    with socket.create_server(("", 0)) as server:  # Ray turns 127.0.0.1 into the address of the node
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(64)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        thread.join()
+
+
 def test_a_client_names_where_ray_did_not_answer(nowhere, monkeypatch):
     def fail(address, **settings):
         raise ConnectionError("Failed to connect to Ray")
 
     monkeypatch.setattr(ray, "init", fail)
-    with pytest.raises(RaykaError, match=r"no Ray cluster answers at here:6379 \(Failed to connect") as refused:
-        rayka.connect("here:6379")
+    with (
+        listener(b"\0\0\0\4\0\0\0\0\0") as where,
+        pytest.raises(RaykaError, match=rf"no Ray cluster answers at {where} \(Failed to connect") as refused,
+    ):
+        rayka.connect(where)
+    assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+
+
+def test_an_address_where_nothing_listens_is_refused_before_ray_waits_for_it(nowhere, monkeypatch):
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray waits for a minute"))
+    for where in (f"127.0.0.1:{nowhere}", "127.0.0.1:1", f"127.0.0.1:{nowhere + 65536}", None):
+        with pytest.raises(RaykaError, match="no Ray cluster answers at"):
+            rayka.connect(where)
+
+
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.6\r\n"])
+def test_the_port_of_kafka_clients_is_told_from_that_of_ray(nowhere, monkeypatch, answer):
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray waits for a minute"))
+    with (
+        listener(answer) as where,
+        pytest.raises(
+            RaykaError, match=rf"what listens at {where} is not a Ray cluster; without an address,"
+        ) as refused,
+    ):
+        rayka.connect(where)
     assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
 
 
