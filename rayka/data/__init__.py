@@ -12,9 +12,12 @@ extra `rayka[data]`.
 
 from __future__ import annotations
 
-from rayka.data.endless import iter_topic
-from rayka.data.read import read_topic
-from rayka.data.write import write_topic
+from rayka.lazy import needs_extra
+
+with needs_extra(__name__, "data"):
+    from rayka.data.endless import iter_topic
+    from rayka.data.read import read_topic
+    from rayka.data.write import write_topic
 from rayka.ranges.plan import Timestamp
 
 __all__ = ["Timestamp", "iter_topic", "read_topic", "write_topic"]

@@ -20,4 +20,4 @@ _MODULE_OF = {
 }
 __all__ = ["QueueAutoscalingPolicy", "RaykaAdapterConfig", "RaykaTaskProcessorAdapter"]
 
-__getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)
+__getattr__, __dir__ = lazy_names(__name__, _MODULE_OF, extra="serve")

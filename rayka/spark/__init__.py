@@ -93,4 +93,4 @@ __all__ = [
     "write_topic",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)
+__getattr__, __dir__ = lazy_names(__name__, _MODULE_OF, extra="spark")
