@@ -37,8 +37,14 @@ def find(data_dir: str | None) -> runtime.Running:
 
 
 def bootstrap_servers(target: Target) -> str:
-    """HOST:PORT of the broker that the options chose. Raises CliError(NOT_FOUND) if there is none."""
+    """HOST:PORT of the broker that the options chose. Raises CliError(NOT_FOUND) if there is none, CliError(USAGE)."""
     if target.bootstrap_server is not None:
+        from rayka.client.kafka.cluster import addresses
+
+        try:
+            addresses(target.bootstrap_server)
+        except RaykaError as error:
+            raise CliError(f"--bootstrap-server {error.message}", Exit.USAGE) from None
         return target.bootstrap_server
     if target.address is None:
         return find(target.data_dir).bootstrap_servers
@@ -67,8 +73,10 @@ def connected(target: Target) -> Iterator[ClusterConnection]:
     logging.getLogger("ray").setLevel(logging.ERROR)  # the connection's own messages are not the command's
     try:
         connection = connect(address)
-    except (ConnectionError, RaykaError) as error:
+    except ConnectionError as error:
         raise CliError(f"no broker answers at {address}: {error}", Exit.NOT_FOUND) from None
+    except RaykaError as error:
+        raise CliError(f"no broker answers at {address}: {error.message}", Exit.NOT_FOUND) from None
     try:
         yield connection
     finally:

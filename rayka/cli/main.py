@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -75,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(Exit.USAGE)
     except click.ClickException as error:
         hint = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "rayka"
-        return _fail(f"{error.format_message()} (see `{hint} --help`)", Exit.USAGE)
+        message = re.sub(r"\s*\n\s*", " ", error.format_message())
+        return _fail(f"{message} (see `{hint} --help`)", Exit.USAGE)
     except CliError as error:
         return _fail(error.message, error.exit_code)
     except RaykaError as error:

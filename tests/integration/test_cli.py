@@ -106,7 +106,15 @@ def test_wrong_requests_say_what_was_wrong(cli: Cli) -> None:
         (("configs", "set", "--topic", "wrongs", "retention.ms"), 2, "NAME=VALUE"),
         (("consume", "nothing"), 3, "nothing"),
         (("consume", "wrongs", "--partition", "7"), 3, "no partition 7"),
-        (("consume", "wrongs", "--from", "someday"), 2, "someday"),
+        (("consume", "wrongs", "--from", "someday"), 2, "'someday' is neither earliest, latest"),
+        (("consume", "wrong.*"), 1, "topic wrong.* has a name that is not valid"),
+        (("consume", "wrongs", "--max-messages", "-1"), 2, "-1 is not in the range x>=0"),
+        (("topics", "delete-records", "wrongs", "--before", "5"), 1, "wrongs-0 ends at offset 0, before 5"),
+        (("produce", "wrongs", __file__, "--partition", "7"), 3, "wrongs has no partition 7; it has 1"),
+        (("configs", "delete", "--topic", "wrongs", "retention.mss"), 1, "topic wrongs has no setting retention.mss"),
+        (("configs", "describe", "--broker", "99"), 3, "there is no broker 99"),
+        (("tree", "brokers"), 2, "must begin with /"),
+        (("topic", "list"), 2, "No such command 'topic'. Did you mean 'topics'?"),
         (("produce", "wrongs", "/does/not/exist"), 2, "/does/not/exist"),
     ]:
         outcome = cli(*words)
@@ -129,6 +137,14 @@ def test_settings_are_set_shown_and_deleted(cli: Cli) -> None:
     cli.ok("configs", "set", "--all-brokers", "log.retention.ms=123456")
     assert "123456" in cli.ok("configs", "describe", "--all-brokers").out.decode()
     cli.ok("configs", "delete", "--all-brokers", "log.retention.ms")
+
+
+def test_a_record_above_the_limit_is_named_with_the_setting(cli: Cli) -> None:
+    cli.ok("topics", "create", "limited", "--config", "max.message.bytes=1000")
+    refused = cli.produce("limited", b"x" * 2000)
+    assert refused.code == 1
+    assert refused.err.startswith("rayka: a record for limited-0 was not acknowledged: ")
+    assert refused.err.endswith("; the topic's max.message.bytes is the limit\n")
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -206,7 +222,7 @@ def test_records_are_deleted_up_to_an_offset_and_reading_below_the_log_start_say
     assert deleted.json() == [{"topic": "shortened", "partition": 0, "log_start_offset": 4}]
     read = cli.ok("consume", "shortened", "--from", "0")
     assert read.lines() == ["4", "5", "6", "7", "8", "9"]
-    assert read.err == "rayka: shortened-0 begins at offset 4: the records from 0 on were deleted\n"
+    assert read.err == "rayka: shortened-0 begins at offset 4: the records from 0 to 3 were deleted\n"
     assert cli.ok("consume", "shortened", "--from", "earliest").err == ""
     beyond = cli.ok("consume", "shortened", "--from", "99")
     assert (beyond.out, beyond.err) == (b"", "rayka: shortened-0 ends at offset 10, before 99\n")

@@ -101,6 +101,9 @@ def test_offsets_are_reset_only_with_execute(broker: BrokerProcess, cli: Cli, gr
     assert cli(0, "share-groups", "describe", group).rows()[1] == [group, topic, "1", "4", "6"]
     with member(broker.bootstrap, group, topic) as consumer:
         consume(consumer, 6)
+    assert "is a share group: use `rayka share-groups`" in cli(3, "groups", "delete", group, "--yes").err
+    moved = cli(3, "groups", "reset-offsets", group, "--topic", topic, "--to-latest")
+    assert "is a share group: use `rayka share-groups`" in moved.err
     cli(0, "share-groups", "delete", group, "--yes")
     assert "GROUP_ID_NOT_FOUND" in cli(3, "share-groups", "describe", group).err
 

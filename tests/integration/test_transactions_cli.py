@@ -56,6 +56,7 @@ def test_an_open_transaction_is_shown_with_its_partitions(broker: BrokerProcess,
         return str(listed["state"])
 
     wait_until(lambda: state() == "CompleteCommit", TIMEOUT_S, "the end of the transaction")
+    assert "open for:         -" in cli(0, "transactions", "describe", name).out
     assert cli(0, "transactions", "describe", "--topic", topic, "--open").out == ""
     assert len(cli(0, "transactions", "describe", "--topic", f"{topic}:1", "--json").json()) == 1
 
@@ -111,7 +112,10 @@ def test_wrong_uses_are_explained(cli: Cli, topic: str) -> None:
     assert "transactional ids, or --topic" in cli(2, "transactions", "describe").err
     assert "TRANSACTIONAL_ID_NOT_FOUND" in cli(3, "transactions", "describe", "missing").err
     assert "does not exist" in cli(3, "transactions", "describe", "--topic", "missing").err
-    assert "Ongoin" in cli(1, "transactions", "list", "--state", "Ongoin").err
-    assert "INVALID_REGULAR_EXPRESSION" in cli(1, "transactions", "list", "--pattern", "[").err
+    assert "'Ongoin' is not known: use Empty, Ongoing," in cli(2, "transactions", "list", "--state", "Ongoin").err
+    assert "(pattern '[')" in cli(1, "transactions", "list", "--pattern", "[").err
+    assert "not both" in cli(2, "transactions", "describe", "some-id", "--topic", topic).err
+    assert "--open needs --topic" in cli(2, "transactions", "describe", "some-id", "--open").err
+    assert f"no open transaction in {topic}" in cli(0, "transactions", "describe", "--topic", topic, "--open").err
     nothing = cli(3, "transactions", "abort", "--topic", topic, "--partition", "0", "--start-offset", "7", "--yes")
     assert "begins at offset 7" in nothing.err

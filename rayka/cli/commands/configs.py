@@ -39,7 +39,7 @@ SET = """\
 examples:
   rayka configs set --topic events retention.ms=3600000 segment.bytes=16777216
   rayka configs set --all-brokers log.retention.ms=86400000
-  rayka configs set --group billing consumer.session.timeout.ms=30000
+  rayka configs set --group billing consumer.session.timeout.ms=60000
 """
 DELETE = """\
 examples:
@@ -147,14 +147,18 @@ def set_(target: Target, config: tuple[str, ...], **resource: Any) -> Exit:
 @target_options
 def delete(target: Target, names: tuple[str, ...], **resource: Any) -> Exit:
     """Restore the defaults of settings."""
-    _change(target, _resource(**resource), dict.fromkeys(names))
+    _change(target, _resource(**resource), dict.fromkeys(names), are_known=not resource["all_brokers"])
     print(f"Restored the default of {', '.join(names)} for {_resource(**resource)}.")
     return Exit.DONE
 
 
-def _change(target: Target, resource: Resource, changes: Mapping[str, str | None]) -> None:
+def _change(target: Target, resource: Resource, changes: Mapping[str, str | None], *, are_known: bool = False) -> None:
+    """With `are_known` a name that is no setting is an error here; a broker restores its default without a word."""
     from rayka.cli.attached import kafka
     from rayka.client.kafka.admin import KafkaAdmin
 
     with kafka(target) as cluster:
-        KafkaAdmin(cluster).alter_configs(resource, changes)
+        admin = KafkaAdmin(cluster)
+        if are_known and (unknown := changes.keys() - {one.name for one in admin.describe_configs(resource)}):
+            raise CliError(f"{resource} has no setting {min(unknown)}")
+        admin.alter_configs(resource, changes)

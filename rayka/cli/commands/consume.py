@@ -66,7 +66,7 @@ class ConsumeOptions:
 @click.option(
     "--partition", "partitions", metavar="N", type=int, multiple=True, help="Only this partition; may be repeated."
 )
-@click.option("--max-messages", metavar="N", type=int, help="Stop after this many records.")
+@click.option("--max-messages", metavar="N", type=click.IntRange(min=0), help="Stop after this many records.")
 @click.option("--follow", is_flag=True, help="Do not stop at the end, wait for more.")
 @click.option(
     "--isolation", type=click.Choice(("read_uncommitted", "read_committed")), default="read_uncommitted",

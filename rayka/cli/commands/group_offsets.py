@@ -159,5 +159,7 @@ def _lines(path: str) -> list[str]:
     """Raises CliError if the file cannot be read."""
     try:
         return (sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")).splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"cannot read {path}: {error}") from None
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror}", Exit.USAGE) from None
+    except UnicodeDecodeError:
+        raise CliError(f"cannot read {path}: it is not a text file in UTF-8", Exit.USAGE) from None

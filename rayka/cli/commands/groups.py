@@ -179,6 +179,9 @@ def delete(target: Target, groups: tuple[str, ...], yes: bool) -> Exit:
     names = f"{'group' if len(groups) == 1 else 'groups'} {', '.join(groups)}"
     confirm(f"Delete {names} with all committed offsets?", yes)
     with kafka(target) as cluster:
-        KafkaGroupAdmin(cluster).delete_groups(groups)
+        admin = KafkaGroupAdmin(cluster)
+        for group in groups:
+            admin.require_not_shared(group)
+        admin.delete_groups(groups)
     print(f"Deleted {names}.")
     return Exit.DONE

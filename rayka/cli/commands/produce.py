@@ -31,8 +31,8 @@ examples:
   rayka produce events --json < records.jsonl             {"key": "k", "value": "v", "headers": [["h", "1"]]}
 
 JSON lines may have key, value, headers, partition and timestamp (milliseconds); null is null, bytes that are
-not text are {"base64": "..."}, anything else becomes its JSON. Records are acknowledged by all in-sync replicas
-(acks=all, idempotent); the command ends when all are acknowledged.
+not text are {"base64": "..."}, anything else becomes its JSON. topic and offset are ignored, other names refused.
+Records are acknowledged by all in-sync replicas (acks=all, idempotent); the command ends when all are acknowledged.
 Exit codes: 0 all records acknowledged, 1 not all, 2 wrong usage, 3 no such topic or no broker.
 """
 
@@ -74,10 +74,14 @@ def command(
     from rayka.cli.attached import kafka
     from rayka.cli.tables import plural
     from rayka.cli.text.record_text import parse_pairs
+    from rayka.client.kafka.cluster import existing
+    from rayka.types import TopicPartition
 
     shape = Shape(key_separator, tuple(parse_pairs(header).items()), partition, as_json, same_partition)
     with _opened(file) as lines, kafka(target) as cluster:
-        cluster.metadata([topic], create=True)
+        metadata = cluster.metadata([topic], create=True)
+        if partition is not None:
+            existing(metadata, TopicPartition(topic, partition))
         count = _send_all(_producer(cluster.bootstrap_servers, codec), topic, lines, shape)
     print(f"Wrote {plural(count, 'record')} to {topic}.")
     return Exit.DONE
@@ -121,12 +125,12 @@ def _send_all(producer: Producer, topic: str, file: BinaryIO, shape: Shape) -> i
     """Send every line and wait for the last acknowledgement; return how many. Raises CliError at the first failure."""
     from rayka.cli.progress import ProgressBar
 
-    failures: list[Any] = []
+    failures: list[str] = []
     count = 0
 
     def delivered(error: Any, message: Any) -> None:
         if error is not None:
-            failures.append(error)
+            failures.append(_failure(error, message))
 
     size = os.fstat(file.fileno()).st_size
     with ProgressBar("writing", size or None, "bytes") as progress:
@@ -138,8 +142,18 @@ def _send_all(producer: Producer, topic: str, file: BinaryIO, shape: Shape) -> i
                 break
         producer.flush()
     if failures:
-        raise CliError(f"not acknowledged: {failures[0].str()}")
+        raise CliError(failures[0])
     return count
+
+
+def _failure(error: Any, message: Any) -> str:
+    """Which record the broker or the client refused, and why."""
+    from confluent_kafka import KafkaError
+
+    number = message.partition()
+    where = message.topic() if number is None or number < 0 else f"{message.topic()}-{number}"
+    hint = "; the topic's max.message.bytes is the limit" if error.code() == KafkaError.MSG_SIZE_TOO_LARGE else ""
+    return f"a record for {where} was not acknowledged: {error.str()}{hint}"
 
 
 def _send(producer: Producer, topic: str, record: Outgoing, partition: int | None, delivered: Any) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rayka.cli.commands.groups import chosen
 from rayka.cli.commands.offset_reset import topics_of
 from rayka.cli.exits import CliError, Exit
 from rayka.cli.parsing import (
@@ -49,6 +50,7 @@ examples:
 
 States: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit and CompleteAbort.
 """
+STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 DESCRIBE = """\
 examples:
   rayka transactions describe copier
@@ -97,12 +99,13 @@ def list_(
     as_json: bool,
 ) -> Exit:
     """List transactional ids with their states."""
+    states = chosen(",".join(state), STATES, "--state")
     duration_ms = -1 if longer_than is None else round(longer_than * 1000)
     from rayka.cli.attached import kafka
     from rayka.client.kafka.transactions import KafkaTransactionAdmin
 
     with kafka(target) as cluster:
-        listed = KafkaTransactionAdmin(cluster).list_transactions(state, producer_id, duration_ms, pattern)
+        listed = KafkaTransactionAdmin(cluster).list_transactions(states, producer_id, duration_ms, pattern)
     if as_json:
         for one in listed:
             print(json.dumps(one._asdict()))
@@ -128,7 +131,10 @@ def describe(
 ) -> Exit:
     """Show the open transactions of transactional ids, or what partitions know of their producers."""
     if bool(transactional_ids) == bool(topic):
-        raise CliError("give transactional ids, or --topic; `rayka transactions list` shows the ids", Exit.USAGE)
+        wrong = "not both" if topic else "`rayka transactions list` shows the ids"
+        raise CliError(f"give transactional ids, or --topic; {wrong}", Exit.USAGE)
+    if is_open and not topic:
+        raise CliError("--open needs --topic", Exit.USAGE)
     topics = topics_of(topic)
     from rayka.cli.attached import kafka
     from rayka.client.kafka.transactions import KafkaTransactionAdmin
@@ -139,7 +145,8 @@ def describe(
         if topics:
             found = admin.active_producers(_partitions(cluster, topics)).values()
             producers = [one for each in found for one in each if one.start_offset is not None or not is_open]
-            _print_producers(producers, as_json, "there are no such producers")
+            what = "open transaction" if is_open else "producer"
+            _print_producers(producers, as_json, f"there is no {what} in {', '.join(topic)}")
             return Exit.DONE
         described = [_described(admin, each) for each in transactional_ids]
     if as_json:

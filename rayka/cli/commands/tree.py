@@ -26,6 +26,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 nothing at that path, or no broke
 @target_options
 def command(target: Target, path: str) -> Exit:
     """Show brokers, topics and groups as a registry of paths, at PATH and below."""
+    if not path.startswith("/"):
+        raise CliError(f"{path!r} is not a path: it must begin with /, as in /brokers", Exit.USAGE)
     from rayka.cli.attached import kafka
     from rayka.client.admin.registry_tree import is_below, registry
     from rayka.client.kafka.admin import KafkaAdmin

@@ -125,8 +125,10 @@ def broker_configs(config: Sequence[str], config_file: str | None) -> dict[str, 
     if config_file:
         try:
             configs = properties.parse_properties(Path(config_file).read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise CliError(f"cannot read {config_file}: {error}", Exit.USAGE) from None
+        except OSError as error:
+            raise CliError(f"cannot read {config_file}: {error.strerror}", Exit.USAGE) from None
+        except UnicodeDecodeError:
+            raise CliError(f"cannot read {config_file}: it is not a text file in UTF-8", Exit.USAGE) from None
     return configs | properties.parse_assignments(config)
 
 
@@ -144,7 +146,7 @@ def split_listen(listen: str) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise CliError(f"--listen {listen!r} is not of the form HOST:PORT", Exit.USAGE)
+        raise CliError(f"--listen {listen!r} is not of the form HOST:PORT, with a port from 0 to 65535", Exit.USAGE)
     return host, int(port)
 
 
@@ -167,6 +169,8 @@ def make(data_dir: Path) -> None:
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         (data_dir / LOCK).touch()
+    except FileExistsError:
+        raise CliError(f"cannot use {data_dir}: it is not a directory") from None
     except OSError as error:
         raise CliError(f"cannot use {data_dir}: {error.strerror}") from None
 

@@ -47,11 +47,19 @@ def starting_offsets(admin: KafkaAdmin, logs: Mapping[TopicPartition, Range], wh
         return dict.fromkeys(logs, int(where))
     if where[:1] == "-" and where[1:].isdigit():
         return {topic_partition: max(log.start, log.end + int(where)) for topic_partition, log in logs.items()}
-    found = admin.list_offsets(logs, parse_time(where))
+    found = admin.list_offsets(logs, _time(where))
     return {
         topic_partition: log.end if found[topic_partition] < 0 else found[topic_partition]
         for topic_partition, log in logs.items()
     }
+
+
+def _time(where: str) -> int:
+    try:
+        return parse_time(where)
+    except CliError:
+        known = "earliest, latest, an offset, @MILLISECONDS nor a time such as 2026-01-31T18:00"
+        raise CliError(f"{where!r} is neither {known}", Exit.USAGE) from None
 
 
 def outside(offsets: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, Range]) -> Iterable[str]:
@@ -59,15 +67,18 @@ def outside(offsets: Mapping[TopicPartition, int], logs: Mapping[TopicPartition,
     for topic_partition, offset in offsets.items():
         start, end = logs[topic_partition].start, logs[topic_partition].end
         if offset < start:
-            yield f"{topic_partition} begins at offset {start}: the records from {offset} on were deleted"
+            yield f"{topic_partition} begins at offset {start}: the records from {offset} to {start - 1} were deleted"
         elif offset > end:
             yield f"{topic_partition} ends at offset {end}, before {offset}"
 
 
 def deletable(admin: KafkaAdmin, partitions: Sequence[TopicPartition], before: str) -> dict[TopicPartition, int]:
-    """Up to where to delete in each partition. Raises CliError(USAGE) for an offset below 0."""
+    """Up to where to delete in each partition. Raises CliError for an offset below 0 or after the end of a log."""
     if before.startswith("-"):
         raise CliError(f"--before {before!r} is not an offset, `latest` or a time", Exit.USAGE)
     logs = log_ranges(admin, partitions)
     starts = starting_offsets(admin, logs, before)
+    for topic_partition, start in starts.items():
+        if start > logs[topic_partition].end:
+            raise CliError(f"{topic_partition} ends at offset {logs[topic_partition].end}, before {start}")
     return {topic_partition: max(start, logs[topic_partition].start) for topic_partition, start in starts.items()}

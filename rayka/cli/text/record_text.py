@@ -20,6 +20,7 @@ from rayka.cli.exits import CliError, Exit
 Headers = Sequence[tuple[str, bytes | None]]
 
 _TOKEN = re.compile(r"%([%sSkKtpoTh])|\\([nrt0\\]|x[0-9a-fA-F]{2})")
+_NAMES = ("key", "value", "headers", "partition", "timestamp", "topic", "offset")
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 
@@ -91,9 +92,9 @@ def to_json(record: Readable) -> bytes:
 
 
 def from_json(line: bytes, number: int) -> Outgoing:
-    """A JSON line as a record to produce: key, value, headers, partition, timestamp; the rest is ignored.
+    """A JSON line as a record to produce: key, value, headers, partition, timestamp; topic and offset are ignored.
 
-    Raises CliError naming the line.
+    Raises CliError naming the line. A misspelt name is an error: without it the record would have no value.
     """
     try:
         fields = json.loads(line)
@@ -101,6 +102,8 @@ def from_json(line: bytes, number: int) -> Outgoing:
         raise CliError(f"line {number} is not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise CliError(f"line {number} is not a JSON object")
+    if unknown := fields.keys() - _NAMES:
+        raise CliError(f"line {number} has the unknown name {min(unknown)!r}; known are {', '.join(_NAMES)}")
     return Outgoing(
         bytes_of(fields.get("key"), f"the key on line {number}"),
         bytes_of(fields.get("value"), f"the value on line {number}"),
@@ -183,10 +186,7 @@ def parse_time(text: str) -> int:
             return int(text[1:])
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
     except ValueError:
-        raise CliError(
-            f"{text!r} is neither earliest, latest, an offset, @MILLISECONDS nor a time such as 2026-01-31T18:00",
-            Exit.USAGE,
-        ) from None
+        raise CliError(f"{text!r} is neither a time such as 2026-01-31T18:00 nor @MILLISECONDS", Exit.USAGE) from None
 
 
 def time_text(timestamp: int) -> str:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rayka.client.kafka.transactions import ProducerDescription, TransactionDescription, TransactionListing
 
 
+_CLOSED = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
+
+
 def list_text(transactions: Sequence[TransactionListing]) -> str:
     """One row for each transactional id."""
     return table(("TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER-ID", "STATE"), transactions)
@@ -20,7 +23,8 @@ def list_text(transactions: Sequence[TransactionListing]) -> str:
 
 def describe_text(one: TransactionDescription, now_ms: int) -> str:
     """One line for each thing that is known of a transactional id."""
-    duration_s = None if one.start_ms is None else f"{max(0, now_ms - one.start_ms) / 1000:.1f} s"
+    is_open = one.start_ms is not None and one.state not in _CLOSED
+    duration_s = f"{max(0, now_ms - (one.start_ms or 0)) / 1000:.1f} s" if is_open else None
     lines = {
         "transactional id": one.transactional_id,
         "coordinator": one.coordinator,

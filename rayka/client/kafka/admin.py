@@ -189,7 +189,7 @@ class KafkaAdmin:
             return self._cluster.any_broker().request(request)
         broker = self._cluster.metadata().brokers.get(int(resource.name))
         if broker is None:
-            raise RaykaError(ErrorCode.INVALID_REQUEST, f"there is no broker {resource.name}")
+            raise RaykaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {resource.name}")
         return self._cluster.broker(broker).request(request)
 
 

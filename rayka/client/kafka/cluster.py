@@ -15,11 +15,17 @@ from rayka.types import TopicPartition
 TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0
 _BACKOFF_S = 0.05
+_MAX_PORT = 65535
 _GROUP_KEY = 0
 _TRANSACTION_KEY = 1
 _SHARE_KEY = 2
 _FINAL = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.BROKER_NOT_AVAILABLE)
 """Errors that Kafka calls retriable, and after which a command does not wait for the topic or the broker to appear."""
+
+_UNUSABLE = {
+    int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): "does not exist",
+    int(ErrorCode.INVALID_TOPIC_EXCEPTION): "has a name that is not valid: it may have up to 249 of a-z A-Z 0-9 . _ -",
+}
 
 T = TypeVar("T")
 
@@ -155,16 +161,25 @@ class KafkaCluster:
 
     def _first_that_answers(self, bootstrap_servers: str) -> BrokerConnection:
         failure: RaykaError | None = None
-        for server in bootstrap_servers.split(","):
-            host, colon, port = server.strip().rpartition(":")
-            if not colon or not port.isdigit():
-                raise RaykaError(ErrorCode.INVALID_REQUEST, f"{server.strip()!r} is not of the form HOST:PORT")
+        for host, port in addresses(bootstrap_servers):
             try:
-                return self._connection(host.strip("[]"), int(port))
+                return self._connection(host, port)
             except RaykaError as error:
                 failure = error
         assert failure is not None
         raise failure
+
+
+def addresses(bootstrap_servers: str) -> list[tuple[str, int]]:
+    """The host and port of each server. Raises INVALID_REQUEST for one that has none."""
+    found = []
+    for server in bootstrap_servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not port.isdecimal() or not 1 <= int(port) <= _MAX_PORT:
+            message = f"{server.strip()!r} is not of the form HOST:PORT, with a port from 1 to {_MAX_PORT}"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, message)
+        found.append((host.strip("[]"), int(port)))
+    return found
 
 
 def existing(metadata: Metadata, topic_partition: TopicPartition) -> PartitionInfo:
@@ -187,8 +202,7 @@ def _metadata(response: Any) -> Metadata:
     brokers = {one.node_id: BrokerNode(one.node_id, one.host, one.port, one.rack) for one in response.brokers}
     topics = {}
     for topic in response.topics:
-        missing = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        raise_for(topic.error_code, f"topic {topic.name} " + ("does not exist" if missing else "cannot be used"))
+        raise_for(topic.error_code, f"topic {topic.name} " + _UNUSABLE.get(topic.error_code, "cannot be used"))
         topics[topic.name] = TopicDescription(topic.name, topic.topic_id, topic.is_internal, _partitions(topic))
     return Metadata(response.cluster_id or "", response.controller_id, brokers, topics)
 

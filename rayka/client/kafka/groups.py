@@ -21,6 +21,10 @@ from rayka.client.kafka.values import GroupListing
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import OffsetSpec, TopicPartition
 
+_REFUSED = {
+    ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist",
+    ErrorCode.NON_EMPTY_GROUP: "the group has members; stop them first",
+}
 _OWNED_BY_MEMBERS = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH)
 
 Committed = dict[TopicPartition, tuple[int, int]]
@@ -137,7 +141,7 @@ class KafkaGroupAdmin:
             except RaykaError as error:
                 failed[group_id] = error.code
         if failed:
-            reasons = "; ".join(f"{group_id}: {code.name}" for group_id, code in failed.items())
+            reasons = "; ".join(f"{group_id}: {_REFUSED.get(code, code.name)}" for group_id, code in failed.items())
             raise RaykaError(next(iter(failed.values())), f"can't delete {reasons}")
 
     def _group(self, group_id: str) -> GroupDescription:
@@ -172,15 +176,16 @@ class KafkaGroupAdmin:
         (found,) = self._cluster.broker(coordinator).request(request).groups
         raise_for(found.error_code, f"group {group_id} can't be described")
         if found.group_state == "Dead":
-            raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, self._why_not_found(group_id))
+            self.require_not_shared(group_id)
+            raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} does not exist")
         members = tuple(_classic_member(member, found.protocol_type) for member in found.members)
         return GroupDescription(group_id, "Classic", found.group_state, found.protocol_data, coordinator, members)
 
-    def _why_not_found(self, group_id: str) -> str:
-        is_shared = any(group.group_id == group_id for group in self.list_groups(types=("share",)))
-        if is_shared:
-            return f"{group_id} is a share group: use `rayka share-groups`"
-        return f"group {group_id} does not exist"
+    def require_not_shared(self, group_id: str) -> None:
+        """Raises GROUP_ID_NOT_FOUND for a share group, which other commands show and change."""
+        if any(group.group_id == group_id for group in self.list_groups(types=("share",))):
+            message = f"{group_id} is a share group: use `rayka share-groups`"
+            raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
     def _require_inactive(self, group_id: str) -> None:
         """A group that does not exist has no members either."""
@@ -189,6 +194,7 @@ class KafkaGroupAdmin:
         except RaykaError as error:
             if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
                 raise
+            self.require_not_shared(group_id)
             return
         if state not in INACTIVE:
             message = f"offsets of group {group_id} can be reset only while it has no members; it is {state}"

@@ -79,7 +79,8 @@ class KafkaTransactionAdmin:
     def _listed(self, broker: BrokerNode, request: Any) -> list[TransactionListing]:
         def ask() -> list[TransactionListing]:
             response = self._cluster.broker(broker).request(request)
-            raise_for(response.error_code, "transactions can't be listed")
+            pattern = request.transactional_id_pattern
+            raise_for(response.error_code, f"transactions can't be listed (pattern {pattern!r})")
             if response.unknown_state_filters:
                 unknown = ", ".join(response.unknown_state_filters)
                 raise RaykaError(ErrorCode.INVALID_REQUEST, f"no transaction has the state {unknown}")

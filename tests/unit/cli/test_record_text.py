@@ -53,6 +53,7 @@ def test_json_values_that_are_not_strings_become_their_json() -> None:
         '{"value": {"base64": "?"}}',
         '{"headers": 5}',
         '{"headers": [["a"]]}',
+        '{"vaule": "a misspelt name, which would make a record without a value"}',
     ],
 )
 def test_lines_that_are_not_records_are_named(line: str) -> None:

@@ -88,9 +88,18 @@ def test_a_wrong_listen_is_wrong_use(listen: str, tmp_path: Path) -> None:
     assert main(["up", "--listen", listen, "--data-dir", str(tmp_path)]) == 2
 
 
+def test_a_data_directory_that_is_a_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert main(["up", "--data-dir", str(file), "--listen", "127.0.0.1:0"]) == Exit.FAILED
+    assert capsys.readouterr().err == f"rayka: cannot use {file}: it is not a directory\n"
+
+
 def test_a_missing_config_file_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--config-file", str(tmp_path / "none")]) == 2
     assert "cannot read" in capsys.readouterr().err
+    assert main(["up", "--config-file", sys.executable]) == Exit.USAGE
+    assert capsys.readouterr().err == f"rayka: cannot read {sys.executable}: it is not a text file in UTF-8\n"
 
 
 def test_a_broker_that_runs_is_found(tmp_path: Path) -> None:
