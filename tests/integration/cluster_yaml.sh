@@ -52,6 +52,17 @@ print("undelivered:", producer.flush(120))
 CLIENT
 launcher exec "$scratch/cluster.yaml" 'rayka consume greetings'
 grep 'hello over the wire' "$scratch/log" | tr -d '\r'
+
+# A dead gcs_server is started again in place: Ray goes on, and so does the broker.
+gcs=$(pgrep -x gcs_server) actors=$(pgrep -f '^ray::PartitionActor')
+kill -9 "$gcs"
+for _ in $(seq 300); do
+  again=$(pgrep -x gcs_server || true)
+  [ -n "$again" ] && [ "$again" != "$gcs" ] && break
+  sleep 0.2
+done
+launcher exec "$scratch/cluster.yaml" 'rayka topics create later'
+kill -0 $actors && echo "gcs_server ${again:+is back}, the partition actors stayed"
 launcher up --yes --no-config-cache "$scratch/cluster.yaml"
 launcher exec "$scratch/cluster.yaml" 'rayka consume greetings'
 grep 'hello over the wire' "$scratch/log" | sed 's/hello/again hello/' | tr -d '\r'

@@ -28,4 +28,10 @@ def test_ray_up_serves_kafka_clients_and_ray_down_ends_it() -> None:
     ready, *rest = done.stdout.splitlines()
     assert ready.startswith("rayka is ready on ")
     assert ready.endswith(":29092")
-    assert rest == ["undelivered: 0", "hello over the wire", "again hello over the wire", "left: nothing"]
+    assert rest == [
+        "undelivered: 0",
+        "hello over the wire",
+        "gcs_server is back, the partition actors stayed",
+        "again hello over the wire",
+        "left: nothing",
+    ]
