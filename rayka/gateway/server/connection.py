@@ -31,7 +31,7 @@ from rayka.gateway.server.header import parse_header
 from rayka.gateway.server.limits import CountedBytes
 from rayka.gateway.server.request import Call, PendingRequest
 from rayka.gateway.server.response_writer import Part, ResponseWriter, plain_descriptor
-from rayka.gateway.wire.reader import Frame, FrameReader, MalformedFrame
+from rayka.gateway.wire.reader import FrameReader, MalformedFrame
 from rayka.gateway.wire.schema import schema
 
 logger = logging.getLogger("rayka.gateway")
@@ -178,8 +178,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         began_s, turn_end_s, frames = time.monotonic(), 0.0, 0
         try:
             while self._state is not ConnectionState.CLOSED:
-                if self._parked is not None and not self._start_parked(self._parked):
-                    return
+                if (parked := self._parked) is not None:
+                    if not self._may_start(parked):
+                        return
+                    self._parked = None
+                    self._start(parked)
                 frames += 1
                 if not frames % _FRAMES_BETWEEN_LOOKS and self._frames.has_bytes:
                     now_s = time.thread_time()
@@ -190,7 +193,8 @@ class ClientConnection(asyncio.BufferedProtocol):
                         return
                 if (frame := self._frames.next()) is None:
                     return
-                self._parked = self._parse(frame)
+                if self._state is ConnectionState.OPEN:
+                    self._parked = parse_header(self, self._context.apis, frame)
         except MalformedFrame as error:
             self.refuse(str(error), "receive")
         finally:
@@ -228,17 +232,6 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.abort()
         else:
             self.affinity.reset()
-
-    def _start_parked(self, parked: PendingRequest) -> bool:
-        """Start the parked request; False if it must wait."""
-        if not self._may_start(parked):
-            return False
-        self._parked = None
-        self._start(parked)
-        return True
-
-    def _parse(self, frame: Frame) -> PendingRequest | None:
-        return parse_header(self, self._context.apis, frame) if self._state is ConnectionState.OPEN else None
 
     def _may_start(self, request: PendingRequest) -> bool:
         if self._writer.is_blocked or (self._requests and not self._may_overlap(request)):
@@ -325,7 +318,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.last_progress = self._loop.time()
             self._write_soon(request.api.pipelined)
             self._release(freed)
-            self._process()
+            if not self._is_processing:
+                self._process()
 
     def _write_soon(self, pipelined: bool) -> None:
         """Write now, unless more responses to small pipelined requests are about to come: then one system

@@ -61,7 +61,7 @@ def _request(
         except UnicodeDecodeError as error:
             raise MalformedFrame("the client id is not UTF-8") from error
     request = PendingRequest(connection, api, version, correlation_id, client_id, frame)
-    if served and api.is_flexible(version):
+    if served and version >= api.first_flexible:
         if position < len(frame) and frame[position] == 0:
             position += 1
         else:

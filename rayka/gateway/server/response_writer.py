@@ -122,8 +122,12 @@ class ResponseWriter:
 
     def write(self, parts: list[Part]) -> None:
         """Send parts in order, now as many as the client takes."""
-        self._queue.extend(parts)
-        self.flush()
+        first = parts[0] if len(parts) == 1 and not self._queue else None
+        if first is None or isinstance(first, SegmentPart) or not self._may_flush():
+            self._queue.extend(parts)
+            self.flush()
+        else:
+            self._transport.write(first)
 
     def flush(self) -> None:
         """Send until the client takes no more or other connections must have their turn."""

@@ -172,8 +172,10 @@ def ensure_intact(buffer: Buffer, position: int, header: BatchHeader) -> None:
 
     Raises CORRUPT_MESSAGE, UNSUPPORTED_FOR_MESSAGE_FORMAT or UNSUPPORTED_COMPRESSION_TYPE.
     """
-    _check_frame(position, header)
-    end = position + LOG_OVERHEAD + header.batch_length
+    length = header.batch_length
+    if header.magic != MAGIC or length < MIN_BATCH_LENGTH:
+        _check_frame(position, header)
+    end = position + LOG_OVERHEAD + length
     if end > len(buffer):
         raise _corrupt(position, f"has {len(buffer) - position} of its {header.size_in_bytes} bytes")
     crc = _crc(buffer, position, end)

@@ -94,7 +94,8 @@ class LogState:
     @property
     def last_stable_offset(self) -> int:
         """The first offset of a transaction that is not decided, at most the high watermark (KIP-98)."""
-        first_unstable = self._producers.first_unstable_offset
+        producers = self._producers
+        first_unstable = producers.first_unstable_offset if producers.ongoing or producers.unreplicated else None
         if first_unstable is None:
             return self.high_watermark
         return max(min(first_unstable, self.high_watermark), self.log_start_offset)

@@ -82,6 +82,12 @@ class ProducerEntry:
                 return batch
         return None
 
+    def is_next(self, header: BatchHeader) -> bool:
+        """Whether the batch has the epoch and the sequence that come next. One that has not may follow all the same."""
+        batches = self.batches
+        last_sequence = batches[-1].last_sequence if batches else NO_SEQUENCE
+        return header.base_sequence == last_sequence + 1 and header.producer_epoch == self.producer_epoch
+
     def check(self, header: BatchHeader) -> None:
         """Whether the batch may follow.
 
@@ -115,7 +121,8 @@ class ProducerEntry:
 
     def append(self, header: BatchHeader, last_offset: int, seen_ms: int) -> None:
         """Remember a batch that was appended at `seen_ms`."""
-        self.move_to_epoch(header.producer_epoch)
+        if header.producer_epoch != self.producer_epoch:
+            self.move_to_epoch(header.producer_epoch)
         delta, timestamp = header.last_offset_delta, header.max_timestamp
         self.batches.append(AppendedBatch(header.last_sequence, last_offset, delta, timestamp))
         self.last_seen_ms = seen_ms

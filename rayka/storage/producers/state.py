@@ -36,7 +36,7 @@ class ProducerState:
         self.entries: dict[int, ProducerEntry] = {}
         self.ongoing: dict[int, int] = {}
         """First offset of each open transaction -> its producer id, in the order of the offsets."""
-        self._unreplicated: dict[int, int] = {}
+        self.unreplicated: dict[int, int] = {}
         """First offset of each ended transaction -> its marker's offset, until the high watermark is above that."""
         self.verifications: dict[int, Verification] = {}
         """By producer id, until the transaction begins or its marker is appended."""
@@ -85,11 +85,13 @@ class ProducerState:
                 self._check_own(header, entry, verification)
                 continue
             if entry is not None:
-                if header.base_sequence != entry.last_sequence + 1 or header.producer_epoch != entry.producer_epoch:
+                is_next = entry.is_next(header)
+                if not is_next:
                     duplicate = entry.find_duplicate(header)
                     if duplicate is not None:
                         return duplicate
-                entry.check(header)
+                if not is_next or entry.current_txn_first_offset >= 0:
+                    entry.check(header)
             if header.attributes & TRANSACTIONAL_FLAG:
                 self._check_transaction(header, entry, verification)
             if len(headers) > 1:
@@ -190,7 +192,7 @@ class ProducerState:
         if first_offset < 0:
             return None
         self.ongoing.pop(first_offset, None)
-        self._unreplicated[first_offset] = offset
+        self.unreplicated[first_offset] = offset
         if control_type is ControlType.COMMIT:
             return None
         return AbortedTxn(header.producer_id, first_offset, offset, next(iter(self.ongoing), offset + 1))
@@ -210,15 +212,15 @@ class ProducerState:
     def first_unstable_offset(self) -> int | None:
         """The first offset of a transaction that is open or whose marker is not yet replicated."""
         first_ongoing = next(iter(self.ongoing)) if self.ongoing else None
-        if not self._unreplicated:
+        if not self.unreplicated:
             return first_ongoing
-        first_ended = min(self._unreplicated)
+        first_ended = min(self.unreplicated)
         return first_ended if first_ongoing is None else min(first_ongoing, first_ended)
 
     def high_watermark_at(self, offset: int) -> None:
         """Forget ended transactions whose markers are below the high watermark."""
-        if self._unreplicated:
-            self._unreplicated = {first: last for first, last in self._unreplicated.items() if last >= offset}
+        if self.unreplicated:
+            self.unreplicated = {first: last for first, last in self.unreplicated.items() if last >= offset}
 
     def remove_expired(self, now_ms: int) -> None:
         """Forget producers without an open transaction of which nothing came for `producer.id.expiration.ms`."""
@@ -315,7 +317,7 @@ class ProducerState:
         Snapshots that can't be read are removed.
         """
         self.write_snapshots()
-        self.entries, self.ongoing, self._unreplicated = {}, {}, {}
+        self.entries, self.ongoing, self.unreplicated = {}, {}, {}
         for offset in reversed([offset for offset in self.snapshots if offset <= limit]):
             try:
                 entries = producer_snapshot.decode(self._files.read_file(self.snapshot_path(offset)))

@@ -118,14 +118,15 @@ def test_a_topic_that_was_deleted_meanwhile_is_not_served(version: int, error: E
     asyncio.run(main())
 
 
-def test_a_frame_that_ends_wrongly_closes_the_connection(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [b"", b"\0\0\1"])
+def test_a_frame_that_ends_wrongly_closes_the_connection(end: bytes, tmp_path: Path) -> None:
     async def main() -> None:
         async with connected(tmp_path) as (client, broker):
             producer = Producer(client, 9, await create(broker))
             for sequence in (0, 1):
                 await producer.send(batch(sequence))
             body = encode(produce_request(9, "orders", uuid.uuid4(), {0: batch(2)}))
-            client.writer.write(request_frame(ApiKey.PRODUCE, 9, body[:-4]))
+            client.writer.write(request_frame(ApiKey.PRODUCE, 9, body[: -len(end) or -4] + end))
             assert await asyncio.wait_for(client.reader.read(1), 60) == b""
             assert (await offsets(broker))[0] == 2
 

@@ -12,7 +12,7 @@ from typing import Final
 from rayka.gateway.handlers.produce.request import FIRST_FLEXIBLE
 from rayka.gateway.handlers.produce.response import RESULT
 from rayka.gateway.server.request import PendingRequest
-from rayka.gateway.wire.reader import INT32, FrameReader
+from rayka.gateway.wire.reader import INT32, Frame, FrameReader
 from rayka.metadata.image import MetadataImage
 from rayka.types import AppendParams, AppendResult, TopicPartition
 
@@ -28,7 +28,19 @@ class ProduceTemplate:
     answered it, with the `RESULT` at `result_position`. `process` is where connections for the partition belong.
     """
 
-    __slots__ = ("_head", "_response", "_result_position", "_version", "image", "params", "process", "topic_partition")
+    __slots__ = (
+        "_end",
+        "_head",
+        "_records_size",
+        "_response",
+        "_result_position",
+        "_size",
+        "_version",
+        "image",
+        "params",
+        "process",
+        "topic_partition",
+    )
 
     def __init__(
         self,
@@ -48,6 +60,9 @@ class ProduceTemplate:
         self.process = process
         self.params = params
         self._response = response
+        self._end = _ENDS[version >= FIRST_FLEXIBLE]
+        self._size = b""  # the bytes of the size of the last records
+        self._records_size = -1
         self._result_position = result_position
 
     def match(self, pending: PendingRequest, image: MetadataImage) -> memoryview | None:
@@ -60,13 +75,22 @@ class ProduceTemplate:
             or frame[position:records_position] != self._head
         ):
             return None
-        flexible = self._version >= FIRST_FLEXIBLE
-        reader = FrameReader(frame, records_position)
-        size = reader.blob_size(flexible)
-        end = reader.position + size
-        if size < 0 or frame[end:] != _ENDS[flexible]:
+        end_bytes = self._end
+        end = len(frame) - len(end_bytes)
+        begin = records_position + len(self._size)
+        if frame[records_position:begin] == self._size and end - begin == self._records_size:
+            return memoryview(frame)[begin:end] if frame[end:] == end_bytes else None
+        return self._match_size(frame, records_position)
+
+    def _match_size(self, frame: Frame, position: int) -> memoryview | None:
+        """As `match`, of a request whose records have another size than those before."""
+        reader = FrameReader(frame, position)
+        size = reader.blob_size(self._version >= FIRST_FLEXIBLE)
+        begin, end = reader.position, reader.position + size
+        if size < 0 or frame[end:] != self._end:
             return None
-        return memoryview(frame)[reader.position : end]
+        self._size, self._records_size = bytes(frame[position:begin]), size
+        return memoryview(frame)[begin:end]
 
     def response(self, correlation_id: int, result: AppendResult) -> bytearray:
         """The response to a request whose batch was appended."""
