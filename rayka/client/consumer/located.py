@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rayka.client.consumer.records import ConsumerRecord
+from rayka.client.native import native_records
 from rayka.storage.columns.chunks import (
     FieldPositions,
     LocatedHeaders,
@@ -32,6 +33,8 @@ _BLOCK_BYTES = 1 << 17
 """The most bytes of records that are made together, so that they are in the processor's cache when they are used."""
 _FIRST, _END = -(2**63), 2**63 - 1
 _new = tuple.__new__
+make_records = None if native_records is None else native_records.make_records
+"""Makes records by C code."""
 
 
 def locate_batches(
@@ -73,6 +76,7 @@ class LocatedRecords:
         "_begins",
         "_data",
         "_ends",
+        "_has_keys",
         "_headers",
         "_keys",
         "_offsets",
@@ -93,7 +97,7 @@ class LocatedRecords:
         is_uniform = not len(types) or bool((types == types[0]).all())
         self._timestamp_type = TimestampType(int(types[0]) if len(types) and is_uniform else 0)
         self._timestamp_types = None if is_uniform else types
-        self._keys = None if not (records.keys.lengths >= 0).any() else records.keys
+        self._keys, self._has_keys = records.keys, bool((records.keys.lengths >= 0).any())
         self._values = records.values
         self._headers = headers if len(headers.keys.lengths) else None
 
@@ -108,6 +112,14 @@ class LocatedRecords:
         """The records with the numbers from `start` up to `end`, or as many of them as `_BLOCK_BYTES` hold."""
         if start == end:
             return []
+        if make_records is None or self._headers is not None or self._timestamp_types is not None:
+            return self._records(start, end)
+        columns = self._data, self._offsets, self._timestamps, *self._keys, *self._values
+        common = ConsumerRecord, self._topic, self._partition, self._timestamp_type
+        return make_records(common, columns, start, end, _BLOCK_BYTES)  # type: ignore[no-any-return]
+
+    def _records(self, start: int, end: int) -> list[ConsumerRecord]:
+        """As `records`, by plain Python."""
         first = int(self._begins[start])
         end = start + max(int(self._ends[start:end].searchsorted(first + _BLOCK_BYTES, "right")), 1)
         block = _Block(self._data[first : int(self._ends[end - 1])].tobytes(), first)
@@ -118,7 +130,7 @@ class LocatedRecords:
             self._offsets[start:end].tolist(),
             self._timestamps[start:end].tolist(),
             repeat(self._timestamp_type) if types is None else map(TimestampType, types[start:end].tolist()),
-            repeat(None) if self._keys is None else block.fields(self._keys, start, end),
+            repeat(None) if not self._has_keys else block.fields(self._keys, start, end),
             block.fields(self._values, start, end),
             repeat(()) if self._headers is None else block.headers(self._headers, start, end),
             strict=False,

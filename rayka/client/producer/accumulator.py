@@ -1,7 +1,8 @@
 """Records waiting to be sent, in batches for each partition.
 
 Any thread appends; the event loop's thread takes batches out. The lock is held for the few lines that
-touch a queue, never while anything waits. `Producer.send` holds it too.
+touch a queue, never while anything waits. `Producer.send` appends to a batch that is filling without looking at its
+queue: such a batch takes records until it is closed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from rayka.client.producer.batch import Headers, ProducerBatch, RecordFuture
+from rayka.client.producer.batch import ProducerBatch, RecordFuture
+from rayka.client.producer.filling import Headers
 from rayka.client.settings import ProducerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import MAX_SEQUENCE, RECORD_BATCH_OVERHEAD, stamp_producer
@@ -89,6 +91,7 @@ class PartitionQueue:
         """Take out the batch that is filling; it takes no more records."""
         batch, self.filling = self.filling, None
         if batch is not None:
+            batch.close()
             self.closed_bytes += batch.size
         return batch
 
@@ -101,7 +104,7 @@ class PartitionQueue:
         """Encode the batch, with the producer's next sequences if it has an id."""
         sequence = self.next_sequence
         if self.producer_id != NO_PRODUCER_ID:  # at once: an interrupt must not let two batches have one sequence
-            self.next_sequence = (sequence + (batch.record_count or len(batch.values))) & MAX_SEQUENCE
+            self.next_sequence = (sequence + batch.count) & MAX_SEQUENCE
         try:
             return batch.build(self.producer_id, self.producer_epoch, sequence)
         except Exception:
@@ -223,12 +226,13 @@ class Accumulator:
                 self._check()
             if self._used >= self._limit:
                 return None
-            batch = queue.filling
-            is_news = batch is None
-            if batch is None or batch.size + size > batch.limit:
+            batch, is_news = queue.filling, False
+            index = None if batch is None else batch.add(key, value, timestamp, headers, size)
+            if batch is None or index is None:
                 batch, is_news = self._roll(queue, max_batch_size), True
-            index = batch.add(key, value, timestamp, headers, size)
-            queue.filling = batch  # only now: Ctrl-C before this must not leave an empty batch
+                index = batch.add(key, value, timestamp, headers, size)
+                assert index == 0
+                queue.filling = batch  # only now: Ctrl-C before this must not leave an empty batch
             self._used += batch.reserve()
             if batch.size >= self._batch_size:
                 queue.close_filling()
@@ -247,7 +251,8 @@ class Accumulator:
             if filling is not None:
                 queue.ready.append(filling)
             queue.ready.append(batch)
-            self._used += batch.reserve()
+            batch.reserved = batch.size
+            self._used += batch.reserved
             return True
 
     def take(self, queue: PartitionQueue, filled_before_s: float) -> ProducerBatch | None:
@@ -342,7 +347,7 @@ class Accumulator:
         if full is not None:
             queue.ready.append(full)
         limit = min(self._batch_size, max_batch_size)
-        return ProducerBatch(queue.topic_partition, self._config, limit)
+        return ProducerBatch(queue.topic_partition, self._config, limit, self._lock)
 
 
 _of_this_process: weakref.WeakSet[Accumulator] = weakref.WeakSet()

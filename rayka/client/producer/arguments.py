@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rayka.client.producer.batch import Headers
+from rayka.client.producer.filling import Headers
 from rayka.client.producer.route import TopicRoute
 from rayka.client.settings import Serializer
 from rayka.errors import ErrorCode, RaykaError

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from time import time_ns
 from typing import Any, Self
 
 from rayka.client.loop import Closing, LoopThread, Shell, blocking, blocking_close
 from rayka.client.producer.arguments import HeadersLike
-from rayka.client.producer.batch import KEY_OVERHEAD, PLAIN_OVERHEAD, BatchFuture, ProducerBatch, RecordFuture, put_at
+from rayka.client.producer.batch import BatchFuture, ProducerBatch, RecordFuture
 from rayka.client.producer.partitioner import key_partition
 from rayka.client.producer.producer import AsyncProducer, ProducerRecord
 
@@ -26,7 +25,6 @@ class Producer(Shell[AsyncProducer], Closing):
         super().__init__(core, loop)
         self._quick_routes = core.quick_routes
         self._takes_keys = core.config.key_serializer is None
-        self._lock = core.lock
 
     def send(
         self,
@@ -42,49 +40,26 @@ class Producer(Shell[AsyncProducer], Closing):
         Blocks for at most `max_block_ms` until the topic is created and the buffer has room. Raises RaykaError:
         UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, `BufferFull`, INVALID_REQUEST for a bad argument.
         """
-        if headers is None and partition is None and timestamp_ms is None and type(value) is bytes:
-            quick = self._append_to_filling(topic, value, key)
-            if quick is not None:
-                return quick
+        if headers is None and partition is None and timestamp_ms is None:
+            route = self._quick_routes.get(topic)
+            if route is not None and (key is None or (type(key) is bytes and self._takes_keys)):
+                queue = route.sticky_queue if key is None else route.queues[key_partition(key, route.partition_count)]
+                batch = queue.filling
+                if batch is not None:  # it may be closed or sent by now: then it takes nothing
+                    index = batch.append(value, key)
+                    if index is not None:
+                        return RecordFuture(batch, index)
+        return self._send(topic, value, key, headers, partition, timestamp_ms)
+
+    def _send(self, topic: str, *fields: Any) -> RecordFuture:
         try:
-            future = self._core.try_send(topic, value, key, headers, partition, timestamp_ms)
+            future = self._core.try_send(topic, *fields)
         except BaseException:
             self._loop.call_soon(self._core.look_again)
             raise
         if future is None:
-            future = self._loop.run(self._core.send(topic, value, key, headers, partition, timestamp_ms))
+            future = self._loop.run(self._core.send(topic, *fields))
         return future
-
-    def _append_to_filling(self, topic: str, value: bytes, key: Any) -> RecordFuture | None:
-        """Append to the batch that is being filled; None if there is none, it is full, or the key must be serialized.
-
-        Most records take this path, and a call costs as much as an append, so `ProducerBatch.add` is repeated here.
-        """
-        route = self._quick_routes.get(topic)
-        if route is None or not (key is None or (type(key) is bytes and self._takes_keys)):
-            return None
-        queue = route.sticky_queue if key is None else route.queues[key_partition(key, route.partition_count)]
-        with self._lock:  # Ctrl-C between `acquire()` and `try` would leave it locked, and nothing sent any more
-            batch = queue.filling
-            if batch is None:
-                return None
-            size = batch.size + len(value) + PLAIN_OVERHEAD
-            if key is not None:
-                size += len(key) + KEY_OVERHEAD
-            if size > batch.reserved:
-                return None
-            values = batch.values
-            index = len(values)
-            try:
-                values.append(value)
-                if key is not None:
-                    put_at(batch.keys, index, key, None)
-                batch.timestamps_ns.append(time_ns())
-            except BaseException:
-                batch.cut(index)
-                raise
-            batch.size = size
-            return RecordFuture(batch, index)
 
     def send_batch(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> list[BatchFuture]:
         """As `AsyncProducer.send_batch`."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rayka.client.producer.arguments import bytes_of
-from rayka.client.producer.batch import Headers
+from rayka.client.producer.filling import Headers
 from rayka.client.settings import ProducerConfig, Serializer
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.decode import Longs

@@ -18,7 +18,8 @@ from rayka.client.group.coordinator import GroupMetadata
 from rayka.client.loop import AsyncClosing, at_home
 from rayka.client.producer.accumulator import Accumulator
 from rayka.client.producer.arguments import HeadersLike, bytes_of, headers_of, require_fits, timestamp_of
-from rayka.client.producer.batch import MAX_RECORD_OVERHEAD, BatchFuture, Headers, ProducerBatch, RecordFuture
+from rayka.client.producer.batch import MAX_RECORD_OVERHEAD, BatchFuture, ProducerBatch, RecordFuture
+from rayka.client.producer.filling import Headers
 from rayka.client.producer.partitioner import Partitioner
 from rayka.client.producer.route import Routes, TopicRoute, wait_for_topic
 from rayka.client.producer.sender import Sender
@@ -190,18 +191,18 @@ class AsyncProducer(AsyncClosing):
         route = self._existing_route(topic)
         limit = min(route.max_batch_size, _BULK_BATCH_SIZE)
         chosen = route.choose(None, limit, partition, None)
-        batch = ProducerBatch(TopicPartition(topic, chosen), self.config)
+        batch = ProducerBatch(TopicPartition(topic, chosen), self.config, limit)
         is_full = self._value_serializer is None and batch.fill(records, self._broker.now_ms(), limit)
         for record in () if is_full else records:
             key, value, timestamp, headers = self._fields(record)
             size = max_record_size(key, value, headers)
             if size > route.max_batch_size - RECORD_BATCH_OVERHEAD:
                 require_fits(route, key, value, headers)
-            if not batch.is_empty and batch.size + size > limit:
+            if batch.add(key, value, timestamp, headers, size) is None:
                 yield batch
-                batch = ProducerBatch(batch.topic_partition, self.config)
-            batch.add(key, value, timestamp, headers, size)
-        if not batch.is_empty:
+                batch = ProducerBatch(batch.topic_partition, self.config, limit)
+                batch.add(key, value, timestamp, headers, size)
+        if batch.count:
             yield batch
 
     async def send_many(

@@ -190,7 +190,7 @@ class Sender:
         queue.in_flight = [append.batch]
         queue.outstanding += 1
         self._unfinished.add(append.batch)
-        if append.batch.buffer is None and append.batch.values:
+        if not append.batch.is_encoded:
             queue.number(append.batch)  # the thread was interrupted before
 
     def answered_directly(self, append: DirectAppend, result: AppendResult) -> None:

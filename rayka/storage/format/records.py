@@ -94,12 +94,13 @@ def encode_record(
             key,
             value_length,
             value,
-            _encode_headers(headers) if headers else _NO_HEADERS,
+            encode_headers(headers) if headers else _NO_HEADERS,
         )
     )
 
 
-def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """The number of headers and the headers, as they end a record."""
     parts = [encode_varint(len(headers))]
     for key, value in headers:
         name = key.encode("utf-8", HEADER_KEY_ERRORS)
