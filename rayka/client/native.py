@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 
 _INTERFACE = 1
-"""What this version of rayka calls. A checkout may have code that was compiled from an earlier version of its source."""
+"""What this version of rayka calls. A checkout may have code that was compiled from an earlier source."""
 
 
 def _load() -> ModuleType | None:

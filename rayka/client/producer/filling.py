@@ -78,7 +78,7 @@ class FillingRecords(Protocol):
     def close(self) -> None:
         """Take no more records."""
 
-    def encoded(self, may_share: bool) -> bytearray | memoryview:
+    def encoded(self, may_share: bool) -> memoryview:
         """The records behind 61 bytes for the header of the batch; `may_share`: in memory that leaders read."""
 
     def drop(self) -> None:
@@ -100,7 +100,7 @@ class EncodedRecords(RecordsBuilder):
         for value in values:
             put(value, None, timestamp, b"")
 
-    def encoded(self, may_share: bool) -> bytearray | memoryview:
+    def encoded(self, may_share: bool) -> memoryview:
         """See `FillingRecords`."""
         records = memoryview(self)
         shared = take_memory(len(records)) if may_share else None
@@ -201,7 +201,7 @@ class RecordColumns:
         """See `FillingRecords`."""
         self._is_closed = True
 
-    def encoded(self, may_share: bool) -> bytearray | memoryview:
+    def encoded(self, may_share: bool) -> memoryview:
         """See `FillingRecords`."""
         if len(self) > _FEW_RECORDS and _compiled.function is not None:
             take = take_memory if may_share else None

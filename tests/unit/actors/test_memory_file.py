@@ -24,7 +24,7 @@ from rayka.actors.channel.requests import AppendFrame, AppendShared, SharedRecor
 from rayka.actors.channel.server import ChannelRequest, ChannelServer
 from rayka.actors.channel.service import FrameService
 from rayka.actors.channel.socket import ChannelClosed, LocalChannel
-from rayka.client.producer import batch as producer_batch
+from rayka.client.producer import filling
 from rayka.client.producer.batch import ProducerBatch
 from rayka.client.settings import ProducerConfig, configure
 from rayka.errors import ErrorCode, RaykaError
@@ -34,6 +34,7 @@ from rayka.storage.format.batch import Buffer, is_intact, iter_headers
 from rayka.testing import wait_until
 from rayka.types import AppendParams, AppendRequest
 from tests.support.logs import batch
+from tests.support.ways import WAYS, fill_by
 from tests.unit.actors.test_coordinator_log import NAME, open_partition
 
 MIB = 1 << 20
@@ -210,15 +211,19 @@ def test_more_than_a_request_may_share_goes_through_the_socket(tmp_path: Path, m
 
 def filled(**config: Any) -> ProducerBatch:
     """A batch of single records, encoded as a producer with these settings does it."""
-    filling = ProducerBatch(NAME, configure(ProducerConfig, config), MIB)
+    batch = ProducerBatch(NAME, configure(ProducerConfig, config), MIB)
     for number in range(300):
-        filling.add(None, b"%06d" % number * 150, number, (), 1_000)
-    filling.build(-1, -1, -1)
-    return filling
+        batch.add(None, b"%06d" % number * 150, number, (), 1_000)
+    batch.build(-1, -1, -1)
+    return batch
 
 
-def test_large_batches_of_single_records_lie_in_the_memory(memory: MemoryFile) -> None:
-    producer_batch._compiled.load()
+@pytest.mark.parametrize("way", WAYS)
+def test_large_batches_of_single_records_lie_in_the_memory(
+    memory: MemoryFile, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_by(way, monkeypatch)
+    filling._compiled.load()
     plain, compressed = filled().buffer, filled(compression_type="zstd").buffer
     assert isinstance(plain, memoryview)
     assert memory.position_of(plain) is not None

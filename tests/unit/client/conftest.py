@@ -10,12 +10,19 @@ import pytest
 from rayka.client.cluster import Cluster
 from tests.support.client_connection import LocalConnection
 from tests.support.faulty_partitions import FaultyPartitions
+from tests.support.ways import WAYS, fill_by
 
 
 @pytest.fixture
 def broker_config() -> dict[str, str]:
     """The broker's settings; a module of tests may have others."""
     return {}
+
+
+@pytest.fixture(params=WAYS)
+def way_to_fill(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producers encode records as they come, by C code, or when they send them, by plain Python."""
+    fill_by(request.param, monkeypatch)
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ from tests.support.faulty_channel import FaultyChannel
 from tests.support.faulty_partitions import NO_LEADER, PASS, REFUSED, TEMPORARY, Fault, FaultyPartitions
 from tests.unit.client.reading import read_all, values
 
+pytestmark = pytest.mark.usefixtures("way_to_fill")
+
 WAIT_S = 30.0
 
 

@@ -10,8 +10,6 @@ import pyarrow as pa
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.compiled import Compiled
-from rayka.client.consumer import records as records_module
 from rayka.client.consumer.blocking import Consumer
 from rayka.client.consumer.consumer import AsyncConsumer
 from rayka.client.consumer.records import ConsumerRecord
@@ -19,19 +17,16 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.read import COLUMNS
 from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection
+from tests.support.ways import WAYS_TO_DECODE, decode_by
 
 EVENTS = TopicPartition("events", 0)
 COUNT = 3_000
 
 
-@pytest.fixture(params=["plain", "compiled"], autouse=True)
+@pytest.fixture(params=WAYS_TO_DECODE, autouse=True)
 def way_to_decode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer begins with plain Python and goes on with compiled code."""
-    module = "rayka.client.consumer.located" if request.param == "compiled" else "no such module"
-    decoding = Compiled(module, "locate_batches", lambda _: None)
-    if request.param == "compiled":
-        decoding.load()
-    monkeypatch.setattr(records_module, "_compiled", decoding)
+    decode_by(request.param, monkeypatch)
 
 
 @pytest.fixture

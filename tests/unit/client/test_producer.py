@@ -9,12 +9,11 @@ import sys
 import threading
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.producer import batch, blocking
+from rayka.client.producer import filling
 from rayka.client.producer.accumulator import BufferFull
 from rayka.client.producer.partitioner import key_partition
 from rayka.client.producer.producer import AsyncProducer
@@ -24,6 +23,8 @@ from rayka.types import TimestampType
 from tests.support.client_connection import LocalConnection
 from tests.support.faulty_partitions import NO_LEADER, Fault, FaultyPartitions
 from tests.unit.client.reading import read_all, values
+
+pytestmark = pytest.mark.usefixtures("way_to_fill")
 
 
 def test_a_record_comes_back_as_it_was_sent(cluster: Cluster) -> None:
@@ -137,10 +138,10 @@ def test_linger_gathers_records_into_batches(cluster: Cluster, faults: FaultyPar
     assert faults.appends <= 5
 
 
-@pytest.mark.parametrize("step", [(blocking, "time_ns"), (batch, "put_at")])
+@pytest.mark.parametrize("step", ["time_ns", "put_at"])
 @pytest.mark.parametrize("first", [True, False])
 def test_an_interrupt_while_a_record_is_added_leaves_no_part_of_it(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str], first: bool
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, step: str, first: bool
 ) -> None:
     """Ctrl-C when some columns of the batch have the record and others do not."""
 
@@ -148,12 +149,12 @@ def test_an_interrupt_while_a_record_is_added_leaves_no_part_of_it(
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    headers = [("name", b"value")] if step[0] is batch else None
+    headers = [("name", b"value")] if step == "put_at" else None
     with cluster.producer(linger_ms=20) as producer:
         producer.send("events", b"first").get(5)
         if not first:
             producer.send("events", b"second", b"key")
-        monkeypatch.setattr(*step, interrupted)
+        monkeypatch.setattr(filling, step, interrupted)
         with contextlib.suppress(KeyboardInterrupt):
             producer.send("events", b"third", b"key", headers)
         monkeypatch.undo()

@@ -26,6 +26,8 @@ from tests.support.faulty_partitions import (
 )
 from tests.unit.client.reading import read_all, values
 
+pytestmark = pytest.mark.usefixtures("way_to_fill")
+
 SMALL_BATCHES = {"batch_size": 150, "retry_backoff_ms": 1}
 
 

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayka.client.compiled import Compiled
-from rayka.client.consumer import records as records_module
 from rayka.client.consumer.located import locate_batches
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
 from rayka.client.settings import ConsumerConfig
@@ -20,20 +18,16 @@ from rayka.storage.format.control import ControlType, build_end_transaction_mark
 from rayka.storage.format.records import Headers, Record, build_batch, read_batch
 from rayka.types import AbortedTransaction, TimestampType, TopicPartition
 from tests.support.batches import rebuild_batch
+from tests.support.ways import WAYS_TO_DECODE, decode_by
 
 EVENTS = TopicPartition("events", 3)
 
 
-@pytest.fixture(scope="module", params=["plain", "compiled"], autouse=True)
+@pytest.fixture(scope="module", params=WAYS_TO_DECODE, autouse=True)
 def way_to_decode(request: pytest.FixtureRequest) -> Iterator[None]:
     """A consumer begins with plain Python and goes on with compiled code."""
     with pytest.MonkeyPatch.context() as patch:
-        module = "rayka.client.consumer.located" if request.param == "compiled" else "no such module"
-        decoding = Compiled(module, "locate_batches", lambda _: None)
-        if request.param == "compiled":
-            decoding.load()
-            assert decoding.function is not None
-        patch.setattr(records_module, "_compiled", decoding)
+        decode_by(request.param, patch)
         yield
 
 

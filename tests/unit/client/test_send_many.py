@@ -12,9 +12,10 @@ import pytest
 
 from rayka.client.cluster import Cluster
 from rayka.client.compiled import Compiled
-from rayka.client.producer import batch as producer_batch
+from rayka.client.producer import filling
 from rayka.client.producer.partitioner import key_partition
 from rayka.errors import ErrorCode, RaykaError
+from tests.support.ways import PLAIN, WAYS, fill_by
 from tests.unit.client.reading import read_all, values
 
 PARTITIONS = 5
@@ -135,9 +136,11 @@ def test_single_sends_are_the_same_with_and_without_compiled_code(
     ]
     loaded = Compiled("rayka.storage.columns.rows", "encode_lists", lambda _: None)
     loaded.load()
-    for topic, compiled in (("plain", Compiled("no such module", "", lambda _: None)), ("quick", loaded)):
+    missing = Compiled("no such module", "", lambda _: None)
+    for topic, compiled, way in (("plain", missing, PLAIN), ("quick", loaded, PLAIN), ("native", missing, WAYS[-1])):
         cluster.admin().create_topic(topic, configs={"message.timestamp.after.max.ms": 2**62})
-        monkeypatch.setattr(producer_batch, "_compiled", compiled)
+        monkeypatch.setattr(filling, "_compiled", compiled)
+        fill_by(way, monkeypatch)
         with cluster.producer(linger_ms=50) as producer:
             for value, key, headers, timestamp_ms in sent:
                 producer.send(topic, value, key, headers, timestamp_ms=timestamp_ms)

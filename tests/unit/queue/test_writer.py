@@ -26,7 +26,7 @@ class SplittingProducer:
         self.refused = refused
 
     def send(self, topic: str, value: bytes) -> BatchFuture:
-        batch = ProducerBatch(TopicPartition(topic, 0), ProducerConfig())
+        batch = ProducerBatch(TopicPartition(topic, 0), ProducerConfig(), 0)
         batch.complete(0, -1, REFUSED if value in self.refused else None)
         return BatchFuture(batch)
 
