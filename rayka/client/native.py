@@ -1,9 +1,10 @@
-"""The C code of `native_records.c`, where it was compiled; None elsewhere, and then plain Python does the same work."""
+"""The C code of `native_records.c`, where it was compiled. Elsewhere plain Python does the same work."""
 
 from __future__ import annotations
 
 import importlib
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 _INTERFACE = 1
 """What this version of rayka calls. A checkout may have code that was compiled from an earlier source."""
@@ -18,3 +19,53 @@ def _load() -> ModuleType | None:
 
 
 native_records = _load()
+
+if TYPE_CHECKING:
+
+    class RecordsBuilder:
+        """A batch that is being filled. As a buffer: 61 bytes for the batch's header, and the records.
+
+        `size` is the bytes of these. `append` adds records up to the size `reserved`, and `put` up to the size `limit`;
+        it reserves `step` bytes more than it needs. `is_dropped`: `drop` was called.
+        """
+
+        def __new__(cls, limit: int, step: int) -> RecordsBuilder: ...
+        def __len__(self) -> int: ...
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+        @property
+        def size(self) -> int: ...
+        @property
+        def reserved(self) -> int: ...
+        @property
+        def max_timestamp(self) -> int: ...
+        @property
+        def is_dropped(self) -> bool: ...
+
+        def append(self, value: object, key: object, /) -> int | None:
+            """Encode a record with the present time and return its index; None if a field is neither bytes nor None."""
+
+        def put(self, value: bytes | None, key: bytes | None, timestamp: int, headers: bytes, /) -> int | None:
+            """Encode a record with its encoded headers and return its index. The first may be larger than `limit`."""
+
+        def timestamp(self, index: int, /) -> int:
+            """The timestamp of a record, in ms."""
+
+        def close(self) -> None:
+            """Take no more records."""
+
+        def drop(self) -> None:
+            """Take no more records, and free the memory of these when nobody looks at it any more."""
+
+    def make_records(
+        common: tuple[Any, ...], columns: tuple[Any, ...], start: int, end: int, max_bytes: int
+    ) -> list[Any]:
+        """The records from `start` up to `end`, or fewer: each begins within `max_bytes` of keys and values.
+
+        They are tuples of a type, with a topic, a partition and a timestamp type: these four are `common`. The columns
+        are arrays: data, offsets, timestamps, positions and lengths of keys, positions and lengths of values. Raises
+        ValueError for what is not inside of them.
+        """
+
+else:
+    RecordsBuilder = getattr(native_records, "RecordsBuilder", object)
+    make_records = getattr(native_records, "make_records", None)

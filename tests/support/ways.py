@@ -26,5 +26,4 @@ def decode_by(way: str, patch: pytest.MonkeyPatch) -> None:
         decoding.load()
         assert decoding.function is not None
     patch.setattr(records, "_compiled", decoding)
-    if way == LOCATED:
-        patch.setattr(located, "make_records", None)
+    patch.setattr(located, "is_native", way == NATIVE)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rayka.client.consumer.records import ConsumerRecord
-from rayka.client.native import native_records
+from rayka.client.native import make_records, native_records
 from rayka.storage.columns.chunks import (
     FieldPositions,
     LocatedHeaders,
@@ -33,8 +33,7 @@ _BLOCK_BYTES = 1 << 17
 """The most bytes of records that are made together, so that they are in the processor's cache when they are used."""
 _FIRST, _END = -(2**63), 2**63 - 1
 _new = tuple.__new__
-make_records = None if native_records is None else native_records.make_records
-"""Makes records by C code."""
+is_native = native_records is not None
 
 
 def locate_batches(
@@ -112,11 +111,11 @@ class LocatedRecords:
         """The records with the numbers from `start` up to `end`, or as many of them as `_BLOCK_BYTES` hold."""
         if start == end:
             return []
-        if make_records is None or self._headers is not None or self._timestamp_types is not None:
+        if not is_native or self._headers is not None or self._timestamp_types is not None:
             return self._records(start, end)
         columns = self._data, self._offsets, self._timestamps, *self._keys, *self._values
         common = ConsumerRecord, self._topic, self._partition, self._timestamp_type
-        return make_records(common, columns, start, end, _BLOCK_BYTES)  # type: ignore[no-any-return]
+        return make_records(common, columns, start, end, _BLOCK_BYTES)
 
     def _records(self, start: int, end: int) -> list[ConsumerRecord]:
         """As `records`, by plain Python."""

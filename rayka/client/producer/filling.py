@@ -5,19 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from time import time_ns
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from rayka.actors.channel.memory_file import take_memory
 from rayka.client.compiled import Compiled
-from rayka.client.native import native_records
+from rayka.client.native import RecordsBuilder, native_records
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
 from rayka.storage.format.builder import append_records
 from rayka.storage.format.records import encode_headers
-
-if TYPE_CHECKING:
-    from rayka.client.native_records import RecordsBuilder
-else:
-    RecordsBuilder = getattr(native_records, "RecordsBuilder", object)
 
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
