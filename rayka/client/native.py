@@ -15,7 +15,7 @@ def _load() -> ModuleType | None:
         module = importlib.import_module("rayka.client.native_records")
     except ImportError:
         return None
-    return module if module.INTERFACE == _INTERFACE else None
+    return module if getattr(module, "INTERFACE", None) == _INTERFACE else None
 
 
 native_records = _load()

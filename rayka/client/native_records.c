@@ -2,7 +2,7 @@
 
 `RecordsBuilder` is a batch that is being filled: it encodes a record as soon as it is appended, behind 61 bytes for the
 header of the batch. `rayka/storage/format/records.py` describes the format. `make_records` makes the record objects of a
-fetch. Where this module is not compiled, plain Python does the same work (`rayka/client/producer/columns.py`,
+fetch. Where this module is not compiled, plain Python does the same work (`rayka/client/producer/filling.py`,
 `rayka/client/consumer/located.py`).
 
 The thread holds the GIL throughout, and nothing here runs Python code before a change is complete. So threads can't
@@ -83,7 +83,7 @@ static inline int read_field(PyObject *given, Field *field)
         *field = (Field){"", -1};
         return 1;
     }
-    if (!Py_IS_TYPE(given, &PyBytes_Type))
+    if (!PyBytes_Check(given))
         return 0;
     *field = (Field){PyBytes_AsString(given), PyBytes_Size(given)};
     return 1;
