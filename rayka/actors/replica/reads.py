@@ -83,6 +83,7 @@ class Reads:
             timer.cancel()
 
     def _timed_out(self, key: Hashable) -> None:
+        del self._timers[key]
         fetch = self._purgatory.take_fetch(key)
         if fetch is not None:
             self._answer(fetch)

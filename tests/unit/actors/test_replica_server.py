@@ -417,3 +417,21 @@ def test_an_answered_fetch_leaves_no_timer(tmp_path: Path) -> None:
         await leader.stop()
 
     asyncio.run(check())
+
+
+def test_an_answer_that_cannot_be_given_leaves_no_timer(tmp_path: Path) -> None:
+    async def check() -> None:
+        leader = Leader(tmp_path)
+
+        def fail(results: object) -> None:
+            raise ConnectionError
+
+        wanted = FetchParams((FetchPartition(PLAIN, 0, 1 << 20),), 0.05, 1, 1 << 20, IsolationLevel.READ_UNCOMMITTED)
+        leader.server.fetch(wanted, fail)
+        with pytest.raises(ConnectionError):
+            leader.append(PLAIN)
+        while leader.server.reads._timers:
+            await asyncio.sleep(0.01)
+        await leader.stop()
+
+    asyncio.run(asyncio.wait_for(check(), 60))
