@@ -397,6 +397,26 @@ def test_records_that_the_topic_refuses_are_kept_aside(tmp_path: Path) -> None:
     with_leader(tmp_path, check)
 
 
+def test_a_journal_with_a_damaged_frame_is_kept_aside_and_its_program_is_told(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        program.put([b"whole"])
+        await leader.drain()
+        program.put([b"damaged"])
+        path = tmp_path / str(QUEUE) / "1.journal"
+        with path.open("r+b") as file:
+            file.seek(path.read_bytes().index(b"damaged"))
+            file.write(b"DAMAGED")
+        await leader.drain()
+        assert files(tmp_path) == ["1.journal.failed"]
+        with pytest.raises(RaykaError) as raised:
+            program.wait_until_drained()
+        assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+        assert leader.values() == [b"whole"]
+
+    with_leader(tmp_path, check)
+
+
 def test_the_next_leader_goes_on_with_the_journals_of_one_that_died(tmp_path: Path) -> None:
     """It died after an append that its mark does not cover."""
 
