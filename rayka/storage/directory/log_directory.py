@@ -199,9 +199,16 @@ class LogDirectory:
         )
         self._logs[topic_partition] = log
         self.partitions[topic_partition] = log.topic_id
-        if self._cleaned_offsets.get(topic_partition, 0) > log.log_end_offset:
-            self.write_cleaned_offset(log, log.log_end_offset)  # what comes in the place of what is lost is not cleaned
+        self._lower_checkpoints(log)
         return log
+
+    def _lower_checkpoints(self, log: Log) -> None:
+        """What comes in the place of records that are lost is neither on the device nor cleaned."""
+        if self._recovery_points.get(log.topic_partition, 0) > log.log_end_offset:
+            self._recovery_points[log.topic_partition] = log.recovery_point
+            self._write_offsets(RECOVERY_POINTS_FILE)
+        if self._cleaned_offsets.get(log.topic_partition, 0) > log.log_end_offset:
+            self.write_cleaned_offset(log, log.log_end_offset)
 
     def _last_run(self, topic_partition: TopicPartition) -> LastRun:
         is_trusted = str(topic_partition) not in self._boot.unrecovered

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from rayka.config import LogConfig
 from rayka.errors import RaykaError
+from rayka.storage.directory import boot_record
+from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.log.deletion import SegmentDeletion
+from rayka.storage.log.log import Log
 from tests.support.full_disk import FullDisk
-from tests.support.logs import NOW_MS, append, batch, open_log, read_values
+from tests.support.logs import NOW_MS, ORDERS, append, batch, open_log, read_values
 
 
 class LostRemovals(RealFiles):
@@ -124,6 +128,43 @@ def test_a_segment_behind_damage_does_not_come_back_beside_what_took_its_place(t
     log = open_log(tmp_path, **config)
     log.update_high_watermark(log.log_end_offset)
     assert list(read_values(log).values()) == [b"kept", b"one", b"two", b"three"]
+
+
+def test_what_took_the_place_of_lost_records_is_examined_after_the_next_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records were on the device once, so the recovery point is above the end of what is left of the log."""
+
+    def start(boot_id: str) -> tuple[LogDirectory, Log]:
+        monkeypatch.setattr(boot_record, "_read_boot_id", lambda _: boot_id)
+        directory = LogDirectory.open(str(tmp_path), RealFiles(), now_ms=NOW_MS)
+        log = directory.open_log(ORDERS, None, LogConfig(), now_ms=NOW_MS)
+        directory.opened()
+        return directory, log
+
+    def lose_power(directory: LogDirectory, log: Log) -> None:
+        log.release()
+        directory.release()
+        os.truncate(tmp_path / str(ORDERS) / "00000000000000000000.log", size + 20)
+
+    directory, log = start("first")
+    append(log, b"kept")
+    size = log.size
+    for _ in range(3):
+        append(log, b"lost")
+    log.flush()
+    directory.checkpoint([log])
+    lose_power(directory, log)
+    directory, log = start("second")
+    append(log, b"not flushed")
+    log.roll(NOW_MS)
+    for _ in range(3):
+        append(log, b"behind a gap")
+    log.segments[-1].write_indexes()
+    lose_power(directory, log)
+    _, log = start("third")
+    log.update_high_watermark(log.log_end_offset)
+    assert (log.log_end_offset, read_values(log)) == (1, {0: b"kept"})
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged"])
