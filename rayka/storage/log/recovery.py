@@ -7,7 +7,7 @@
    rebuild the indexes. While the kernel has not gone down since (`same_boot`), every byte that a write took
    is still there, so only the end is examined and the indexes are believed if they make sense. A segment that
    is read as a whole is read once: damage, indexes and producers in one pass. After a flush that failed
-   everything is written once more, since no later flush would write what the kernel takes for written.
+   that pass writes everything once more, since no later flush would write what the kernel takes for written.
 4. The log start offset, the leader epochs and the producers are brought in line with what is there.
 
 Doing all of it again changes no byte. Source: the log storage engine document, "LogLoader".
@@ -112,8 +112,6 @@ class LogLoader:
         self._open_segments(names)
         if not self._is_clean:
             self._recover(producers)
-            if self._last_run.flush_failed:
-                self._write_again()
         start_offset, end_offset = self._settle_offsets()
         self._settle_epochs(start_offset, end_offset)
         self._load_producers(producers, end_offset)
@@ -210,7 +208,7 @@ class LogLoader:
     def _recover(self, producers: ProducerState) -> None:
         """A segment that ends at the recovery point was active when it was flushed: its indexes were not."""
         self._may_have_gaps = self._may_have_gaps or self._was_split()
-        for segment in self._unflushed():
+        for segment in self._segments.from_offset(max(self._last_run.recovery_point - 1, 0)):
             start = self._believed_position(segment)
             replay = None if start else self._begin_replay(producers, segment)
             if replay is not None:
@@ -219,13 +217,6 @@ class LogLoader:
             if (segment in self._cut or self._ends_early(segment)) and not self._is_deleted(segment):
                 self._drop_segments_after(segment)
                 return
-
-    def _unflushed(self) -> tuple[Segment, ...]:
-        return self._segments.from_offset(max(self._last_run.recovery_point - 1, 0))
-
-    def _write_again(self) -> None:
-        for segment in self._unflushed():
-            segment.write_again()
 
     def _was_split(self) -> bool:
         """Whether a segment begins with the batch that was too far away for the one before it.
@@ -265,6 +256,7 @@ class LogLoader:
 
     def _recover_segment(self, segment: Segment, start: int, replay: ProducerReplay | None = None) -> None:
         """Cut off damage from a batch on and bring the indexes in line."""
+        modified_ms = segment.modified_ms()
         end = self._reindex_intact(segment, start, replay)
         if end < segment.size:
             self._cut.add(segment)
@@ -280,6 +272,8 @@ class LogLoader:
         if not start and self._rebuilt_from is None:
             self._rebuilt_from = segment.base_offset
         segment.close()
+        if self._last_run.flush_failed:
+            self._files.set_modified_ms(segment.path, modified_ms)
         self._rebuilt.add(segment)
 
     def _reindex_intact(self, segment: Segment, start: int, replay: ProducerReplay | None) -> int:
@@ -293,6 +287,8 @@ class LogLoader:
             next_offset=header.base_offset if start and header is not None else segment.base_offset,
             may_have_gaps=self._may_have_gaps or segment is not self._segments.active,
         )
+        if self._last_run.flush_failed:
+            batches = segment.write_again(batches)
         segment.begin_reindex(start)
         end = start
         for batch in batches:

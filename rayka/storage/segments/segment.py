@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import FileStatus, RealFiles
 from rayka.storage.format.batch import HEADER, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, BatchHeader, Buffer, read_header
 from rayka.storage.segments.index import OffsetIndex, TimeIndex, TimestampOffset
-from rayka.storage.segments.scan import CHUNK_BYTES, iter_batches
+from rayka.storage.segments.scan import ScannedBatch, iter_batches
 from rayka.storage.segments.spare import SpareFile
 from rayka.storage.segments.transaction_index import AbortedTxn, TransactionIndex
 from rayka.types import NO_TIMESTAMP
@@ -308,14 +310,18 @@ class Segment:
             self.index_batch(batch.position, header.size_in_bytes, header.last_offset, header.max_timestamp)
         self.write_indexes()
 
-    def write_again(self) -> None:
-        """Write all batches where they are, so that the next flush puts them on the device. The time stays."""
-        modified_ms = self.modified_ms()
-        descriptor = self.descriptor()
-        for position in range(0, self.size, CHUNK_BYTES):
-            self._files.write_fully(descriptor, self.read(CHUNK_BYTES, position), position)
-        self.close()
-        self._files.set_modified_ms(self.path, modified_ms)
+    def write_again(self, batches: Iterable[ScannedBatch]) -> Iterator[ScannedBatch]:
+        """Yield intact batches and write them where they are, so that the next flush puts them on the device.
+
+        The bytes are those that were checked: the system may read others from the device by now.
+        """
+        for _, chunk in groupby(batches, key=lambda batch: id(batch.data)):
+            first = batch = next(chunk)
+            yield first
+            for batch in chunk:
+                yield batch
+            data = first.data[first.start : first.start + batch.end - first.position]
+            self._files.write_fully(self.descriptor(), data, first.position)
 
     def cut(self, size: int) -> None:
         """Shorten the log to `size` bytes, a boundary between batches, and the indexes with it."""

@@ -19,6 +19,8 @@ from tests.support.memory_disk import memory_path as memory_path
 
 PAYMENTS = TopicPartition("payments", 0)
 CONFIG = LogConfig(flush_messages=1, index_interval_bytes=0)
+LONG = b"flushed" * 4096
+"""So long that only who checks the log reads it to its end."""
 
 
 @pytest.fixture(name="files")
@@ -68,6 +70,26 @@ def test_a_flush_after_a_restart_covers_what_one_before_it_could_not_write(
     directory.checkpoint(logs)
     kill(directory, logs)
     assert list(after_power_cut(tmp_path, files, monkeypatch).values()) == [b"flushed", b"in doubt", b"acknowledged"]
+
+
+def test_what_was_checked_is_written_again_and_not_what_the_device_has(
+    tmp_path: Path, files: ForgetfulSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system may drop from memory what it takes for written, and read something else from the device."""
+    directory, logs = start(tmp_path, files, ORDERS)
+    append(logs[0], LONG)
+    logs[0].flush()
+    append(logs[0], b"in doubt")
+    logs[0].roll(NOW_MS)
+    fail_to_flush(files, logs[0])
+    kill(directory, logs)
+    files.evicts = True
+    directory, logs = start(tmp_path, files, ORDERS)
+    append(logs[0], b"acknowledged")
+    logs[0].flush()
+    directory.checkpoint(logs)
+    kill(directory, logs)
+    assert list(after_power_cut(tmp_path, files, monkeypatch).values()) == [LONG, b"in doubt", b"acknowledged"]
 
 
 def test_a_partition_that_is_opened_later_is_written_again_too(
