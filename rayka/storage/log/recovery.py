@@ -96,7 +96,7 @@ class LogLoader:
         self._cut: set[Segment] = set()
         self._rebuilt_from: int | None = None
         self._has_removed = False
-        """Whether segments were removed in whose place others may come: they must not come back."""
+        """Whether segments were removed in whose place others come: they must not come back."""
         self._replay: ProducerReplay | None = None
 
     def load(self, producers: ProducerState) -> LoadedLog:
@@ -151,6 +151,7 @@ class LogLoader:
             self._files.rename(self._path(name), self._path(final))
             names.discard(name)
             names.add(final)
+            self._has_removed = True
 
     def _swapped_end(self, name: str) -> int:
         end = _offset(name)

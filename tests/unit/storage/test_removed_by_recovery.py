@@ -29,6 +29,10 @@ class LostRemovals(RealFiles):
         self._removed[path] = Path(path).read_bytes()
         super().remove(path)
 
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        self._removed.pop(target, None)
+
     def sync(self, descriptor: int) -> None:
         synced = os.readlink(f"/proc/self/fd/{descriptor}")
         self._removed = {path: data for path, data in self._removed.items() if os.path.dirname(path) != synced}
@@ -128,6 +132,26 @@ def test_a_segment_behind_damage_does_not_come_back_beside_what_took_its_place(t
     log = open_log(tmp_path, **config)
     log.update_high_watermark(log.log_end_offset)
     assert list(read_values(log).values()) == [b"kept", b"one", b"two", b"three"]
+
+
+def test_segments_that_were_compacted_do_not_come_back_beside_the_one_made_of_them(tmp_path: Path) -> None:
+    """A crash came before the new segment got its name, and a power cut when recovery had given it that."""
+    files = LostRemovals()
+    config = {"files": files, "cleanup_policy": ("compact",), "was_cleaned": True}
+    values = [b"first", b"second", b"third", b"active"]
+    log = open_log(tmp_path, **config)
+    for value in values:
+        log.roll(NOW_MS)
+        append(log, value)
+    log.close(NOW_MS)
+    old = [Path(segment.path) for segment in log.segments[:-1]]
+    (tmp_path / "00000000000000000000.log.swap").write_bytes(b"".join(path.read_bytes() for path in old))
+    open_log(tmp_path, clean_shutdown=True, **config).release()
+    files.cut_power()
+    log = open_log(tmp_path, **config)
+    assert [segment.base_offset for segment in log.segments] == [0, 3]
+    log.update_high_watermark(log.log_end_offset)
+    assert list(read_values(log).values()) == values
 
 
 def test_what_took_the_place_of_lost_records_is_examined_after_the_next_power_cut(
