@@ -188,7 +188,7 @@ def _without_nulls(configs: Mapping[str, str | None]) -> dict[str, str]:
 def _combined(operation: AlterOperation, present: list[str], items: list[str]) -> list[str]:
     if operation is AlterOperation.APPEND:
         known = set(present)
-        return [*present, *(item for item in items if item not in known)]
+        return [*present, *(item for item in dict.fromkeys(items) if item not in known)]
     removed = set(items)
     return [item for item in present if item not in removed]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from rayka.storage.format.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
+from rayka.storage.format.batch import CONTROL_FLAG, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG, BatchHeader
 from rayka.storage.producers.entry import RETAINED_BATCHES
 from rayka.storage.producers.state import ProducerState
 from rayka.storage.segments.scan import ScannedBatch, iter_batches
@@ -19,7 +19,8 @@ class ProducerReplay:
 
     Recovery hands over the batches that it reads (`begin`, `take`); the others are read here. Batches below the
     log start offset count too: a producer may still send them again. Snapshots at the base offsets of segments
-    that are missing are taken on the way. A producer counts as seen when its segment was last written.
+    that are missing are taken on the way. A producer counts as seen when the log set the time of its batch, or else
+    when its segment was last written.
     """
 
     def __init__(self, producers: ProducerState, segments: Segments, limit: int, now_ms: int) -> None:
@@ -82,7 +83,8 @@ class ProducerReplay:
 
     def _take_at_once(self, batch: ScannedBatch) -> None:
         self._settle()
-        aborted = self._producers.append(batch.header, batch.header.base_offset, batch.data, batch.start, self._seen_ms)
+        header = batch.header
+        aborted = self._producers.append(header, header.base_offset, batch.data, batch.start, self._time_of(header))
         if aborted is not None and self._segment is not None:
             self._segment.transaction_index.append(aborted)
             self._segment.transaction_index.write()
@@ -91,4 +93,8 @@ class ProducerReplay:
         latest, self._latest = self._latest, {}
         for headers in latest.values():
             for header in headers:
-                self._producers.append(header, header.base_offset, b"", 0, self._seen_ms)
+                self._producers.append(header, header.base_offset, b"", 0, self._time_of(header))
+
+    def _time_of(self, header: BatchHeader) -> int:
+        is_known = header.attributes & LOG_APPEND_TIME_FLAG
+        return min(self._now_ms, header.max_timestamp) if is_known else self._seen_ms

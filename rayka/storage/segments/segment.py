@@ -316,11 +316,13 @@ class Segment:
         The bytes are those that were checked: the system may read others from the device by now.
         """
         for _, chunk in groupby(batches, key=lambda batch: id(batch.data)):
-            first = batch = next(chunk)
-            yield first
-            for batch in chunk:
-                yield batch
-            data = first.data[first.start : first.start + batch.end - first.position]
+            first = last = None
+            for last in chunk:
+                first = first or last
+                yield last
+            assert first is not None
+            assert last is not None
+            data = first.data[first.start : first.start + last.end - first.position]
             self._files.write_fully(self.descriptor(), data, first.position)
 
     def cut(self, size: int) -> None:

@@ -45,6 +45,8 @@ def test_lists_grow_and_shrink_from_what_holds(cluster: Cluster) -> None:
     assert cluster.image.topic_configs("orders")["cleanup.policy"] == "compact,delete"
     alter(cluster, TOPIC, "orders", ("cleanup.policy", SUBTRACT, "compact"))
     assert cluster.image.topic_configs("orders")["cleanup.policy"] == "delete"
+    alter(cluster, TOPIC, "orders", ("cleanup.policy", APPEND, "compact,compact"))
+    assert cluster.image.topic_configs("orders")["cleanup.policy"] == "delete,compact"
 
 
 @pytest.mark.parametrize("broker", ["", "1"])

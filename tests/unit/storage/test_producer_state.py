@@ -61,16 +61,18 @@ def test_the_last_five_batches_are_known_again(tmp_path: Path) -> None:
     assert len(read_values(log)) == 14
 
 
-@pytest.mark.parametrize("stop", ["none", "kill", "clean"])
-def test_a_repeat_is_answered_with_the_time_at_which_the_batch_was_appended(tmp_path: Path, stop: str) -> None:
+@pytest.mark.parametrize("stops", [(), ("kill",), ("clean",), ("kill", "clean")])
+def test_a_repeat_is_answered_with_the_time_at_which_the_batch_was_appended(
+    tmp_path: Path, stops: tuple[str, ...]
+) -> None:
     config = {"message_timestamp_type": "LogAppendTime"}
     log = open_log(tmp_path, **config)
     sent = [batch(b"x", producer_id=9, producer_epoch=0, base_sequence=sequence) for sequence in (0, 1)]
     for number, data in enumerate(sent):
         log.append_as_leader(bytearray(data), 0, NOW_MS + number)
-    if stop == "clean":
-        log.close(NOW_MS + 1)
-    if stop != "none":
+    for stop in stops:
+        if stop == "clean":
+            log.close(NOW_MS + 1)
         log = open_log(tmp_path, clean_shutdown=stop == "clean", now_ms=NOW_MS + 2, **config)
     for number, data in enumerate(sent):
         repeated = log.append_as_leader(bytearray(data), 0, NOW_MS + 3)
