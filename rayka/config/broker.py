@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ class BrokerConfig(Mapping[str, Any]):
 
     `static` holds the texts that the broker was started with, `texts` these with what was changed at run time
     over them. `ignored` are the names of Kafka's that rayka does not honour, `unknown` those that Kafka
-    does not know either: both have no effect, and the second deserve a warning.
+    does not know either: both have no effect; `warnings` says so.
     """
 
     def __init__(self, static: Mapping[str, str], dynamic: Mapping[str, str] | None = None) -> None:
@@ -36,6 +37,19 @@ class BrokerConfig(Mapping[str, Any]):
             for name, definition in BROKER_CONFIGS.items()
         }
         self._check()
+
+    def warnings(self) -> list[str]:
+        """A sentence about each setting that was given without effect, except those that rayka lists as not in use."""
+        found = []
+        for name in self.unknown:
+            close = difflib.get_close_matches(name, BROKER_CONFIGS, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            found.append(f"{name} is not a broker setting and has no effect{hint}")
+        by_reason: dict[str, list[str]] = {}
+        for name in self.ignored:
+            if reason := reason_ignored(name):
+                by_reason.setdefault(reason, []).append(name)
+        return found + [f"without effect: {', '.join(names)}. {reason}" for reason, names in by_reason.items()]
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> BrokerConfig:

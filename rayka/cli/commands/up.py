@@ -66,7 +66,8 @@ def command(
     from rayka.config import BrokerConfig
 
     configs = broker_configs(config, config_file)
-    BrokerConfig.parse(configs)  # says what is wrong before Ray is started
+    for warning in BrokerConfig.parse(configs).warnings():  # and says what is wrong before Ray is started
+        print(f"rayka: {warning}", file=sys.stderr)
     listen = listen or listener_of(configs) or DEFAULT_LISTEN
     host, port = split_listen(listen)
     directory = Path(data_dir).resolve() if data_dir else runtime.default_data_dir()

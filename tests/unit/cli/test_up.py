@@ -95,6 +95,17 @@ def test_a_data_directory_that_is_a_file_is_named(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err == f"rayka: cannot use {file}: it is not a directory\n"
 
 
+def test_a_misspelt_setting_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    words = ("num.partition=4", "ssl.keystore.location=/keys", "num.network.threads=3", "num.partitions=2")
+    settings = [word for setting in words for word in ("--config", setting)]
+    assert main(["up", "--data-dir", str(file), "--listen", "127.0.0.1:0", *settings]) == Exit.FAILED
+    misspelt, unserved, _ = capsys.readouterr().err.splitlines()
+    assert misspelt == "rayka: num.partition is not a broker setting and has no effect; did you mean num.partitions?"
+    assert unserved.startswith("rayka: without effect: ssl.keystore.location. TLS, SASL, ACLs")
+
+
 def test_a_missing_config_file_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--config-file", str(tmp_path / "none")]) == 2
     assert "cannot read" in capsys.readouterr().err
