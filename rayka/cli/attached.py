@@ -32,8 +32,15 @@ def find(data_dir: str | None) -> runtime.Running:
     directory = Path(data_dir) if data_dir else runtime.latest_data_dir()
     running = runtime.find(directory)
     if running is None:
-        raise CliError(f"no broker runs on {directory}: start one with `rayka up`", Exit.NOT_FOUND)
+        raise CliError(f"no broker runs on {directory}: {_hint(data_dir, directory)}", Exit.NOT_FOUND)
     return running
+
+
+def _hint(data_dir: str | None, directory: Path) -> str:
+    """If the broker that was started last does not run any more, another one may still run."""
+    if data_dir is None and directory != runtime.default_data_dir():
+        return "name another one with --data-dir or --bootstrap-server, or start one with `rayka up`"
+    return "start one with `rayka up`"
 
 
 def bootstrap_servers(target: Target) -> str:

@@ -122,8 +122,10 @@ def test_a_broker_that_runs_is_found(tmp_path: Path) -> None:
     assert find(None) == find(str(tmp_path / "data")) == running
     assert (tmp_path / "data" / runtime.NAME).stat().st_mode & 0o777 == 0o600
     runtime.withdraw(tmp_path / "data")
-    with pytest.raises(CliError, match="start one with `rayka up`"):
-        find(None)
+    with pytest.raises(CliError, match="name another one with --data-dir or --bootstrap-server, or start one with"):
+        find(None)  # a broker that was started before may still run
+    with pytest.raises(CliError, match="data: start one with `rayka up`"):
+        find(str(tmp_path / "data"))
 
 
 def test_a_broker_that_was_killed_is_not_found(tmp_path: Path) -> None:
