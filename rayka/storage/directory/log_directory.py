@@ -64,7 +64,7 @@ class LogDirectory:
         self._gone: set[TopicPartition] = set()
         """Partitions that are not here any more, and may still be in the checkpoints."""
         self._is_writing = False
-        self._was_clean = files.exists(self._file(CLEAN_SHUTDOWN_FILE))
+        self._was_clean = self._is_marked_clean = files.exists(self._file(CLEAN_SHUTDOWN_FILE))
         self._boot = BootRecord(files, path)
         self._offsets = {name: checkpoints.read_offsets(files, self._file(name)) for name in OFFSET_FILES}
         offsets = self._offsets.values()
@@ -184,6 +184,7 @@ class LogDirectory:
             self._set_aside(topic_partition, known_id)
         if topic_partition in self._gone:
             self.checkpoint(())
+        self._unmark_clean()
         self._bring_back(topic_partition, topic_id)
         log = Log.open(
             self._file(str(topic_partition)),
@@ -285,9 +286,15 @@ class LogDirectory:
 
     def _begin_writing(self) -> None:
         self._boot.write(self.partitions, self._logs, was_clean=self._was_clean)
-        self._files.remove_if_present(self._file(CLEAN_SHUTDOWN_FILE))
-        self._files.sync_path(self.path)
+        self._unmark_clean()
         self._is_writing = True
+
+    def _unmark_clean(self) -> None:
+        """An open log may get records while others are still opened: after a crash it is recovered (KAFKA-10471)."""
+        if self._is_marked_clean:
+            self._files.remove_if_present(self._file(CLEAN_SHUTDOWN_FILE))
+            self._files.sync_path(self.path)
+            self._is_marked_clean = False
 
     @storing
     def delete_log(self, log: Log, unique: str) -> None:

@@ -107,6 +107,21 @@ def test_after_kill_the_checkpoints_hold(tmp_path: Path) -> None:
     assert read_values(log) == {1: b"b", 2: b"c"}
 
 
+def test_a_log_that_gets_records_while_others_are_opened_is_recovered_after_a_crash(tmp_path: Path) -> None:
+    """A coordinator writes as soon as it has loaded."""
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    directory.opened()
+    append(log, b"flushed")
+    directory.close([log], now_ms=NOW_MS)
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    append(log, b"not flushed")
+    kill(directory, log)
+    log = open_log(open_directory(tmp_path))
+    assert (log.recovery_point, log.log_end_offset) == (1, 2)
+
+
 def power_cut(path: Path, directory: LogDirectory, *logs: Log) -> None:
     """The machine starts again: the boot id on disk is not that of the kernel that runs now."""
     kill(directory, *logs)
