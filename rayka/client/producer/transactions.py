@@ -56,7 +56,7 @@ class Transactions:
         self._broker = broker
         self._config = config
         self._fenced: RaykaError | None = None
-        self._turn = asyncio.Lock()  # an end that was interrupted may still be about to stop
+        self._turn = asyncio.Lock()  # for what is asked of a coordinator: an interrupted end may still be about to stop
         self._is_ending = False
         self._in_doubt = _NOBODY
         """The producer whose last transaction may be open, decided or never begun."""
@@ -92,6 +92,10 @@ class Transactions:
     async def init(self) -> None:
         """Become the only producer of the transactional id, unless that is done. Raises PRODUCER_FENCED."""
         self._check_own()
+        async with self._turn:
+            await self._be_the_only_one()
+
+    async def _be_the_only_one(self) -> None:
         if self._fenced is not None:
             raise self._fenced
         if self._in_doubt != _NOBODY:
@@ -127,11 +131,15 @@ class Transactions:
                 raise
 
     async def begin(self) -> None:
-        """Begin a transaction. Raises INVALID_TXN_STATE if one is open, and PRODUCER_FENCED."""
-        if self.is_open:
-            raise RaykaError(ErrorCode.INVALID_TXN_STATE, "A transaction is open already")
-        await self.init()
-        self.is_open, self.has_sent, self.error = True, False, None
+        """Begin a transaction, after the end of another thread that has begun.
+
+        Raises INVALID_TXN_STATE if one is open, and PRODUCER_FENCED.
+        """
+        async with self._turn:
+            if self.is_open:
+                raise RaykaError(ErrorCode.INVALID_TXN_STATE, "A transaction is open already")
+            await self._be_the_only_one()
+            self.is_open, self.has_sent, self.error = True, False, None
 
     async def end(self, is_committed: bool, flush: Callable[[], Awaitable[None]]) -> None:
         """Flush, and commit or abort. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT if in doubt.
@@ -173,10 +181,16 @@ class Transactions:
                 await self._flush_and_end(False, flush)
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
-        """Commit offsets of a group with the transaction. Raises the error of the first that is refused."""
-        self.check_open()
-        if not offsets:
-            return
+        """Commit offsets of a group with the transaction. Raises the error of the first that is refused.
+
+        An end of another thread waits for this: the transaction would be committed without the offsets.
+        """
+        async with self._turn:
+            self.check_open()
+            if offsets:
+                await self._send_offsets(offsets, group)
+
+    async def _send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         self.has_sent = True
         request = TxnOffsetCommitRequest(
             group.group_id,

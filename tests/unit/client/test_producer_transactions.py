@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -127,6 +128,92 @@ def test_a_commit_that_has_begun_ends_before_an_abort_or_a_close(
     cluster.admin().create_topic("single")
     connection.loop.run(main())
     assert committed(cluster, "single") == [b"a"]
+
+
+def test_a_begin_waits_for_a_commit_that_is_on_its_way(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of another thread must not abort what is being committed."""
+    is_asked, coordinators = asyncio.Event(), connection.broker.transactions
+    execute = coordinators.execute
+
+    async def be_late(request: Request[Any]) -> Any:
+        if isinstance(request, EndTxnRequest) and not is_asked.is_set():
+            is_asked.set()
+            await asyncio.sleep(0.2)
+        return await execute(request)
+
+    async def main() -> None:
+        async with cluster.async_producer(transactional_id="t") as producer:
+            await producer.begin_transaction()
+            await producer.send("events", b"a")
+            commit = asyncio.ensure_future(producer.commit_transaction())
+            await is_asked.wait()
+            async with producer.transaction():
+                await producer.send("events", b"b")
+            await commit
+
+    monkeypatch.setattr(coordinators, "execute", be_late)
+    connection.loop.run(main())
+    assert committed(cluster) == [b"a", b"b"]
+
+
+def test_two_threads_that_begin_at_the_same_moment_begin_one_transaction(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would fence the producer of the other, and forget what was sent."""
+    coordinators = connection.broker.transactions
+    execute, asked = coordinators.execute, itertools.count(1)
+
+    async def answer_the_second_late(request: Request[Any]) -> Any:
+        answer = await execute(request)
+        if next(asked) == 2:
+            await asyncio.sleep(0.2)
+        return answer
+
+    async def main() -> None:
+        async with cluster.async_producer(transactional_id="t") as producer:
+            first, second = (asyncio.ensure_future(producer.begin_transaction()) for _ in range(2))
+            await first
+            await producer.send("events", b"a")
+            with pytest.raises(RaykaError) as twice:
+                await second
+            assert refused(twice) is ErrorCode.INVALID_TXN_STATE
+            await producer.commit_transaction()
+
+    monkeypatch.setattr(coordinators, "execute", answer_the_second_late)
+    connection.loop.run(main())
+    assert committed(cluster) == [b"a"]
+
+
+def test_a_commit_waits_for_offsets_that_are_on_their_way(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread sends them: without them, the records would be read and their results written again."""
+    is_asked, groups = asyncio.Event(), connection.broker.groups
+    execute = groups.execute
+
+    async def be_late(request: Request[Any]) -> Any:
+        is_asked.set()
+        await asyncio.sleep(0.2)
+        return await execute(request)
+
+    async def main() -> None:
+        async with cluster.async_producer(transactional_id="t") as producer:
+            await producer.begin_transaction()
+            await producer.send("events", b"a")
+            offsets = {TopicPartition("events", 0): 1}
+            sending = asyncio.ensure_future(producer.send_offsets(offsets, GroupMetadata("g")))
+            await is_asked.wait()
+            await producer.commit_transaction()
+            assert sending.done()
+            await sending
+
+    with monkeypatch.context() as slow:
+        slow.setattr(groups, "execute", be_late)
+        connection.loop.run(main())
+    with cluster.consumer("g", enable_auto_commit=False) as consumer:
+        assert consumer.committed(("events", 0)) is not None
 
 
 def test_an_exception_aborts_the_transaction_that_it_leaves(cluster: Cluster) -> None:
