@@ -107,8 +107,9 @@ class PartitionQueue:
             self.next_sequence = (sequence + batch.count) & MAX_SEQUENCE
         try:
             return batch.build(self.producer_id, self.producer_epoch, sequence)
-        except Exception:
-            self.next_sequence = sequence
+        except BaseException:  # Ctrl-C too
+            if batch.buffer is None:  # else a batch has these sequences
+                self.next_sequence = sequence
             raise
 
     def start_epoch(self, producer_id: int, producer_epoch: int) -> None:

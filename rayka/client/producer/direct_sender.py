@@ -147,7 +147,11 @@ class DirectSender:
         self._sent_s = append.sent_s
         batch.direct = append
         batch.attempts += 1
-        buffer = queue.number(batch)
+        try:
+            buffer = queue.number(batch)
+        except Exception as error:  # say for lack of memory: then the loop tries it, and may fail the batch
+            self._settle_in_loop(append, RaykaError(ErrorCode.NETWORK_EXCEPTION, repr(error)))
+            return
         records = AppendedRecords(queue.topic_partition, leader_epoch, len(buffer))
         try:
             append.link.channel.request(AppendFrame(self._params, (records,)), buffer)

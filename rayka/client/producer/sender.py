@@ -178,25 +178,27 @@ class Sender:
         """Wait here for the answer to what a thread has sent, unless the thread does: then it wakes the queue."""
         assert self._direct is not None
         append = self._accumulator.claim_for_loop(queue)
-        if append is not None:
-            self._hold(append)
+        if append is not None and self._hold(append):
             self._direct.watch(append)
 
-    def _hold(self, append: DirectAppend) -> None:
-        """The batch of a thread becomes one in flight, the only one until the leader has answered."""
-        queue = append.queue
-        queue.direct, queue.is_waited_for = None, False
+    def _hold(self, append: DirectAppend) -> bool:
+        """The batch of a thread becomes the only one in flight, until the leader has answered. False if it fails."""
+        queue, batch = append.queue, append.batch
+        queue.direct, queue.is_waited_for, queue.in_flight = None, False, []
         queue.known_until_s = 0.0
-        queue.in_flight = [append.batch]
+        self._unfinished.add(batch)
+        is_encoded = batch.buffer is not None or batch.is_encoded  # not if the thread failed or was interrupted
+        if not is_encoded and not self._assign_sequence(queue, batch):
+            self._go_on(queue)
+            return False
+        queue.in_flight = [batch]
         queue.outstanding += 1
-        self._unfinished.add(append.batch)
-        if not append.batch.is_encoded:
-            queue.number(append.batch)  # the thread was interrupted before
+        return True
 
     def answered_directly(self, append: DirectAppend, result: AppendResult) -> None:
         """As `LoopSide.answered_directly`."""
-        if append.queue.direct is append:
-            self._hold(append)
+        if append.queue.direct is append and not self._hold(append):
+            return
         if append.batch in append.queue.in_flight:  # else the thread was interrupted when all was done
             self._take_answer(append.queue, append.batch, result)
 
@@ -268,11 +270,15 @@ class Sender:
             batch.error_message = result.error_message
             queue.is_muted = True
         if not queue.is_muted:
-            self._send_from(queue)
-            if not queue.in_flight:
-                self._accumulator.rest(queue)
+            self._go_on(queue)
         elif not queue.outstanding:
             self._settle(queue)
+
+    def _go_on(self, queue: PartitionQueue) -> None:
+        """Send what comes next, or let threads send again."""
+        self._send_from(queue)
+        if not queue.in_flight:
+            self._accumulator.rest(queue)
 
     def _settle(self, queue: PartitionQueue) -> None:
         """All answers are in, and some are errors: fail what can't be delivered, and send the rest again."""

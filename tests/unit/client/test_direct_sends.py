@@ -15,6 +15,7 @@ import pytest
 
 from rayka.actors.channel.blocking_channel import BlockingChannel
 from rayka.client.cluster import Cluster
+from rayka.client.producer import batch
 from rayka.client.producer.accumulator import Accumulator
 from rayka.client.producer.batch import RecordFuture
 from rayka.client.producer.blocking import Producer
@@ -242,6 +243,42 @@ def test_an_interrupt_of_the_thread_loses_and_doubles_nothing(
     assert all(future.succeeded() for future in futures)
     producer.flush(timeout_ms=WAIT_S * 1000)
     assert numbered(cluster) == [b"%06d" % number for number in range(10)]
+
+
+def test_an_interrupt_while_a_record_is_encoded_does_not_lose_it(
+    cluster: Cluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no sequence then: a second one would leave a gap, and the leader would refuse it."""
+    seal_batch = batch.seal_batch
+
+    def interrupted(*_: object, **__: object) -> None:
+        monkeypatch.setattr(batch, "seal_batch", seal_batch)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(batch, "seal_batch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        producer.send("events", b"000000")
+    assert ended(producer.send("events", b"000001")).succeeded()
+    assert numbered(cluster) == [b"000000", b"000001"]
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_record_for_whose_encoding_there_is_no_memory_is_encoded_later_or_fails_alone(
+    cluster: Cluster, channel: FaultyChannel, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    producer, seal_batch, left = waiting_producer(cluster, channel), batch.seal_batch, [MemoryError()] * failures
+
+    def without_memory(*arguments: Any, **fields: Any) -> Any:
+        if left:
+            raise left.pop()
+        return seal_batch(*arguments, **fields)
+
+    monkeypatch.setattr(batch, "seal_batch", without_memory)
+    is_encoded = ended(producer.send("events", b"000000")).succeeded()
+    assert is_encoded == (failures == 1)
+    assert ended(producer.send("events", b"000001")).succeeded()
+    producer.flush(timeout_ms=WAIT_S * 1000)
+    assert numbered(cluster) == ([b"000000", b"000001"] if is_encoded else [b"000001"])
 
 
 def test_an_interrupt_loses_no_part_of_an_answer(
