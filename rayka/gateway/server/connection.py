@@ -62,7 +62,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._requests: deque[PendingRequest] = deque()  # started, in order
         self._request_bytes = 0
         self._receiving = CountedBytes(context.request_bytes)  # a large frame, until its request starts
-        self._kept = CountedBytes(context.request_bytes)  # frames that were read behind the requests under way
+        self._kept = CountedBytes(context.request_bytes)  # frames read behind requests under way or unread responses
         self._parked: PendingRequest | None = None
         self._responses: list[Part] = []  # their turn has come, not yet written
         self._flush: asyncio.Handle | None = None
@@ -84,7 +84,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of an unfinished frame, of unread responses, and of requests that wait for earlier ones."""
+        """Bytes of an unfinished frame, of unread responses, and of requests that wait for these or others."""
         return self._receiving.size + self._kept.size + self._writer.held_bytes
 
     # Called by the event loop.
@@ -210,8 +210,9 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _await_more(self) -> None:
         self._frames.keep_rest()  # the scratch buffer is shared by all connections
-        # Without a request under way nothing would give back the bytes: connections would wait for each other's.
-        kept_bytes = self._frames.kept_bytes if self._requests else 0
+        # If nothing else here is awaited, nothing would give back the bytes: connections would wait for each other's.
+        is_waiting = self._requests or self._writer.is_blocked
+        kept_bytes = self._frames.kept_bytes + self._parked_bytes if is_waiting else 0
         if kept_bytes != self._kept.size:
             self._kept.set(kept_bytes)
         is_ready = self._parked is None and self._next_turn is None and self._state is ConnectionState.OPEN
@@ -220,6 +221,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._hand_over()
         if self._state is ConnectionState.FINISHING and not (self._requests or self._writer.is_blocked):
             self.close()
+
+    @property
+    def _parked_bytes(self) -> int:
+        """The bytes of the parked request, unless it is a large frame, which is counted as it is received."""
+        return 0 if self._parked is None or self._receiving.size else self._parked.size
 
     def _hand_over(self) -> None:
         """Hand the connection to the process that leads what it asks for, once nothing of it is in progress here."""

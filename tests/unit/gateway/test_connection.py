@@ -288,11 +288,18 @@ def test_nothing_is_started_for_a_client_that_does_not_read() -> None:
     async def check(
         broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
+        context.request_bytes._limit = 100
         connection.pause_writing()
         feed(connection, produce(1) + produce(2))
         assert not broker.partitions.appends
         assert not transport.reading
+        assert connection.held_bytes == context.request_bytes.used > 2 * 100
         connection.resume_writing()
+        await settle()
+        assert broker.partitions.appends
+        context.request_bytes._limit = 1 << 20
+        context.request_bytes.release(0)
+        await settle()
         assert len(broker.partitions.appends) == 2
         assert transport.reading
 
@@ -569,24 +576,28 @@ def test_a_connection_that_cannot_be_accepted_is_closed(caplog: pytest.LogCaptur
     run(check)
 
 
-def test_requests_behind_a_waiting_one_are_counted_and_answered_when_memory_is_full() -> None:
+@pytest.mark.parametrize("frames", [[api_versions(number) for number in range(100)], [produce(0, size=100_000)]])
+def test_requests_behind_a_waiting_one_are_counted_and_answered_when_memory_is_full(frames: list[bytes]) -> None:
     async def check(
         broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         context.request_bytes._limit = 1000
-        behind = b"".join(api_versions(number) for number in range(100))
+        behind = b"".join(frames)
         other, _ = connect(context)
         for one in (connection, other):
             feed(one, fetch(1000) + behind)
         assert context.request_bytes.used > len(behind)
         assert context.request_bytes.is_full
-        while not all(future.done() for _, future in broker.partitions.fetches):
+        while not all(future.done() for _, future in (*broker.partitions.fetches, *broker.partitions.appends)):
             for _, future in broker.partitions.fetches:
                 if not future.done():
                     future.set_result([FetchResult(0, 5, 5, 0)])
+            for _, future in broker.partitions.appends:
+                if not future.done():
+                    future.set_result([AppendResult(0, 0)])
             await settle()
-        assert transport.correlation_ids() == [1000, *range(100)]
-        assert transport_of(other).correlation_ids() == [1000, *range(100)]
+        assert transport.correlation_ids() == [1000, *range(len(frames))]
+        assert transport_of(other).correlation_ids() == [1000, *range(len(frames))]
         assert context.request_bytes.used == 0
         other.abort()
 
