@@ -11,8 +11,6 @@ import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-import ray.exceptions
-
 from rayka.actors.channel.channel_link import append_frame
 from rayka.actors.channel.link import CALL_TIMEOUT_S, GRACE_S, AppendDone, Done, FetchDone
 from rayka.actors.channel.requests import (
@@ -23,7 +21,7 @@ from rayka.actors.channel.requests import (
     decode_failure,
     encode_value,
 )
-from rayka.actors.channel.socket import ChannelClosed
+from rayka.actors.channel.socket import ChannelClosed, give
 from rayka.actors.named import find_actor
 from rayka.errors import RaykaError
 from rayka.types import AppendParams, AppendRequest
@@ -69,7 +67,7 @@ class ActorLeaderClient:
         pending, self._pending = self._pending, {}
         for waiting, done in pending.values():
             waiting.cancel()
-            done(ChannelClosed(f"no answer from {self._actor_name}", sent=True))
+            give(done, ChannelClosed(f"no answer from {self._actor_name}", sent=True))
 
     def _submit(self, request: Any, payload: bytes, done: Done, timeout_s: float) -> Hashable:
         key = next(self._keys)
@@ -100,7 +98,7 @@ class ActorLeaderClient:
             answer = ChannelClosed(f"{self._actor_name} did not answer in time", sent=True)
         except RaykaError as error:
             answer = error
-        except ray.exceptions.RayError as error:
+        except Exception as error:  # a RayError, or one of its answer, which can't be read
             self._handle = None
             answer = ChannelClosed(f"{self._actor_name}: {error}", sent=True)
         self._end(key, answer)
@@ -109,4 +107,4 @@ class ActorLeaderClient:
         """Give the answer, unless the request has ended: up to Python 3.11, `wait_for` may return when cancelled."""
         _, done = self._pending.pop(key, (None, None))
         if done is not None:
-            done(answer)
+            give(done, answer)

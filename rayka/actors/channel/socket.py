@@ -79,11 +79,16 @@ class _Pending(NamedTuple):
     shared: Sequence[memoryview]
 
     def end(self, answer: Any) -> None:
-        """Give the answer. A caller that fails with it keeps no other caller from its own."""
-        try:
-            self.done(answer)
-        except Exception:
-            logger.exception("a caller failed with the answer to its request")
+        """Give the answer."""
+        give(self.done, answer)
+
+
+def give(done: Done, answer: Any) -> None:
+    """Give the answer to a request. A caller that fails with it keeps no other caller from its own."""
+    try:
+        done(answer)
+    except Exception:
+        logger.exception("a caller failed with the answer to its request")
 
 
 class LocalChannel:
@@ -253,13 +258,12 @@ class LocalChannel:
         deadline = self._loop.time() + CONNECT_TIMEOUT_S
         try:
             await asyncio.sleep(max(0.0, self._lost_at + _CONNECT_RETRY_S - self._loop.time()))
-            while not await self._try_connect():
-                if self._loop.time() > deadline:
-                    self._end_all(sent=False)
-                    return
+            while not await self._try_connect() and self._loop.time() <= deadline:
                 await asyncio.sleep(_CONNECT_RETRY_S)
         finally:
             self._connecting = None
+        if self._transport is None:
+            self._end_all(sent=False)
 
     async def _try_connect(self) -> bool:
         try:

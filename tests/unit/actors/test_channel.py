@@ -310,6 +310,29 @@ def test_what_ended_before_there_was_a_connection_is_not_sent(tmp_path: Path) ->
     uvloop.run(main())
 
 
+def test_a_request_that_is_repeated_as_its_failure_is_told_waits_for_the_next_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_socket, "CONNECT_TIMEOUT_S", 0.05)
+
+    async def main() -> None:
+        path = str(tmp_path / "sockets" / "leader.1.sock")
+        channel, repeated = LocalChannel(path), asyncio.get_running_loop().create_future()
+        server = ChannelServer(path, lambda request: request.answer(LogDirDescription(0, "/d")))
+        starting: list[asyncio.Task[None]] = []
+
+        def again(failure: Any) -> None:
+            starting.append(asyncio.ensure_future(server.start()))
+            channel.request(DescribeLogDir(), repeated.set_result)
+
+        channel.request(DescribeLogDir(), again)
+        assert await asyncio.wait_for(repeated, 20) == LogDirDescription(0, "/d")
+        channel.close()
+        await server.stop()
+
+    uvloop.run(main())
+
+
 def test_a_refused_request_can_be_cancelled(tmp_path: Path) -> None:
     async def check(path: str) -> None:
         channel = LocalChannel(path)

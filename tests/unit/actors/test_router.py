@@ -160,6 +160,36 @@ def test_a_request_to_another_node_has_one_outcome() -> None:
     asyncio.run(main())
 
 
+def test_requests_to_another_node_have_an_outcome_whatever_fails() -> None:
+    """An answer that can't be read, or another caller, which fails with its own."""
+
+    async def main() -> None:
+        client = ActorLeaderClient("leader", "test", "node")
+        calls: list[asyncio.Future[object]] = []
+
+        def call(*_: object) -> asyncio.Future[object]:
+            calls.append(asyncio.get_running_loop().create_future())
+            return calls[-1]
+
+        client._handle = SimpleNamespace(serve=SimpleNamespace(remote=call))
+        answers: list[Any] = []
+        client.ask(DescribeLogDir(), answers.append)
+        await asyncio.sleep(0)
+        calls[0].set_exception(ValueError("it can't be unpickled"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        client.ask(DescribeLogDir(), _fail)
+        client.ask(DescribeLogDir(), answers.append)
+        client.close()
+        assert [each.sent for each in answers] == [True, True]
+
+    asyncio.run(main())
+
+
+def _fail(answer: Any) -> None:
+    raise ZeroDivisionError("unexpected")
+
+
 def test_a_request_to_another_node_that_can_not_be_sent_fails_alone() -> None:
     async def main() -> None:
         client = ActorLeaderClient("leader", "test", "node")
