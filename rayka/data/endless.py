@@ -77,6 +77,13 @@ class BlockReader:
 
     def fit(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Read, and cut the ranges off where the bytes are enough. Each time another partition is read first."""
+        try:
+            return self._fit(ranges)
+        except BaseException:
+            self._read = []  # no block has what was read so far
+            raise
+
+    def _fit(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         self._read = [[] for _ in ranges]
         self._first = (self._first + 1) % len(ranges)
         left = self._max_bytes
@@ -129,15 +136,18 @@ class TopicBlocks(Closing, Iterator[pa.Table]):
         if self._taken is not None:
             self._batches.commit(self._taken)
             self._taken = None
-        batch = self._wait()
-        if batch is None:
-            self.close()
-            raise StopIteration
-        for loss in self._batches.losses:
-            logger.warning("block %d: %s", batch.batch_id, loss)
-        table = self._reader.table(batch)
-        self._taken = batch
-        return table
+        while (batch := self._wait()) is not None:
+            for loss in self._batches.losses:
+                logger.warning("block %d: %s", batch.batch_id, loss)
+            try:
+                table = self._reader.table(batch)
+            except TopicRecreated as error:  # since the bounds were looked up: what is lost is in the next ones
+                logger.warning("%s", error)
+            else:
+                self._taken = batch
+                return table
+        self.close()
+        raise StopIteration
 
     def close(self) -> None:
         """Let another process have the checkpoint; the block that was taken last comes again. Safe to repeat."""

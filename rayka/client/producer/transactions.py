@@ -185,16 +185,17 @@ class Transactions:
 
         An end of another thread waits for this: the transaction would be committed without the offsets.
         """
+        committed = tuple(self._committed(*each) for each in offsets.items())  # now: topics may be created again
         async with self._turn:
             self.check_open()
-            if offsets:
-                await self._send_offsets(offsets, group)
+            if committed:
+                await self._send_offsets(committed, group)
 
-    async def _send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
+    async def _send_offsets(self, offsets: tuple[CommittedOffset, ...], group: GroupMetadata) -> None:
         self.has_sent = True
         request = TxnOffsetCommitRequest(
             group.group_id,
-            tuple(self._committed(*each) for each in offsets.items()),
+            offsets,
             self.transactional_id,
             *self.producer,
             transaction_support=TransactionSupport.ADD_PARTITIONS,

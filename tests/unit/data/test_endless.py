@@ -23,17 +23,18 @@ from tests.unit.ranges.topic import Topic
 
 
 class Ranges:
-    """What reads a range: the offsets themselves. When the first one is read, the topic is created again."""
+    """What reads a range: the offsets themselves. When so many have been read, the topic is created again."""
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: Topic, reads_before: int, *bounds: tuple[int, int]) -> None:
         self._topic = topic
-        self._is_recreated = False
+        self._reads_left = reads_before
+        self._bounds = bounds
 
     def read(self, offsets: OffsetRange) -> Iterator[RangeRecords]:
         """See `RangeReader.read`."""
-        if not self._is_recreated:
-            self._is_recreated = True
-            self._topic.recreate((0, 3))
+        if self._reads_left == 0:
+            self._topic.recreate(*self._bounds)
+        self._reads_left -= 1
         if offsets.topic_id != self._topic.topic_id:
             raise TopicRecreated(ErrorCode.UNKNOWN_TOPIC_ID, "topic t was deleted and created again")
         numbers = pa.array(range(offsets.start_offset, offsets.end_offset), pa.int64())
@@ -47,11 +48,13 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Any:
     return Topic((0, 5))
 
 
-def blocks(directory: Path, topic: Topic, on_data_loss: OnDataLoss) -> TopicBlocks:
-    """The blocks of a new stream."""
+def blocks(
+    directory: Path, topic: Topic, on_data_loss: OnDataLoss, reads_before: int = 0, recreated: tuple[int, int] = (0, 3)
+) -> TopicBlocks:
+    """The blocks of a stream. After so many reads its topic is created again, with these offsets."""
     settings = StreamSettings(on_data_loss=on_data_loss)
     batches = MicroBatches(topic, Checkpoint(directory, RealFiles()), settings, "an id")
-    ranges: Any = Ranges(topic)
+    ranges: Any = Ranges(topic, reads_before, recreated)
     return TopicBlocks(batches, BlockReader(ranges, ("offset",), 1_000_000), 0.01, 0.0)
 
 
@@ -68,6 +71,21 @@ def test_a_topic_that_is_created_again_while_a_block_is_read_fails_a_stream_that
     with blocks(tmp_path, topic, "fail") as given, pytest.raises(RaykaError, match='Set on_data_loss="skip"') as lost:
         next(given)
     assert lost.value.code is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_topic_that_is_created_again_while_a_block_is_read_once_more_is_read_from_its_beginning(
+    tmp_path: Path, topic: Topic
+) -> None:
+    with blocks(tmp_path, topic, "skip", reads_before=1) as given:
+        assert next(given).column("offset").to_pylist() == [0, 1, 2, 3, 4]
+    again = blocks(tmp_path, topic, "skip")
+    assert [block.column("offset").to_pylist() for block in again if block.num_rows] == [[0, 1, 2]]
+
+
+def test_a_block_that_only_reports_a_loss_is_empty_though_a_part_was_read_before(tmp_path: Path, topic: Topic) -> None:
+    topic.recreate((0, 5), (0, 5))
+    given = blocks(tmp_path, topic, "skip", reads_before=1, recreated=(0, 0))
+    assert [block.num_rows for block in given] == [0]
 
 
 @pytest.mark.parametrize("max_bytes", [0, -1])
