@@ -7,7 +7,7 @@ who may, by ACLs, where programs share a cluster that do not trust each other.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ray import cloudpickle
@@ -58,40 +58,58 @@ def pickled(item: Any) -> MaybePieces:
     return data
 
 
-def unpickled(reader: QueueReader, holder: Hashable, item: Item) -> Any:
-    """What was put. Rejects an item that can't be unpickled, and raises what unpickling raises."""
+def unpickled(reader: QueueReader, holder: Hashable, lease: Callable[[list[Item]], Item]) -> Any:
+    """What was put, of the item that `lease` takes, and gives to its list at once: Ctrl-C may come before it returns.
+
+    Rejects an item that can't be unpickled, and raises what unpickling raises.
+    """
+    taken: list[Item] = []
+    item: Item | None = None
     try:
+        item = lease(taken)
         return loads(item.value)
     except BaseException as error:
-        _give_up(reader, holder, item, error)
+        if item is None:
+            _give_back(reader, holder, taken)
+        else:
+            _give_up(reader, holder, item, error)
         raise
 
 
-def in_memory(reader: QueueReader, holder: Hashable, item: Item) -> Item:
-    """The item with its bytes. Gives back one that can't be read, and raises `UnreadableItem`."""
-    if isinstance(item.value, bytes):
-        return item
+def in_memory(reader: QueueReader, holder: Hashable, lease: Callable[[list[Item]], Item]) -> Item:
+    """As `unpickled`, the item with its bytes. Gives back one that can't be read, and raises `UnreadableItem`."""
+    taken: list[Item] = []
     try:
-        return item._replace(value=item.value.read())
-    except BaseException as error:
-        _give_up(reader, holder, item, error)
+        item = lease(taken)
+        return item if isinstance(item.value, bytes) else item._replace(value=item.value.read())
+    except BaseException:
+        _give_back(reader, holder, taken)
         raise
 
 
-def all_unpickled(reader: QueueReader, holder: Hashable, runs: Sequence[ItemRun]) -> list[Any]:
+def all_unpickled(reader: QueueReader, holder: Hashable, lease: Callable[[list[ItemRun]], object]) -> list[Any]:
     """As `unpickled`, for several. If one can't be unpickled, the others go back to the queue."""
+    taken: list[ItemRun] = []
     values: list[Any] = []
+    is_leased = False
     try:
-        for run in runs:
+        lease(taken)
+        is_leased = True
+        for run in taken:
             for value in run.values:
                 values.append(loads(value))
+        return values
     except BaseException as error:
-        items = [item for run in runs for item in run.items()]
-        _give_up(reader, holder, items.pop(len(values)), error)
-        for item in items:
-            reader.settle_item(holder, item, RELEASE)
+        items = [item for run in taken for item in run.items()]
+        if is_leased and len(values) < len(items):
+            _give_up(reader, holder, items.pop(len(values)), error)
+        _give_back(reader, holder, items)
         raise
-    return values
+
+
+def _give_back(reader: QueueReader, holder: Hashable, items: Iterable[Item]) -> None:
+    for item in items:
+        reader.settle_item(holder, item, RELEASE)
 
 
 def _give_up(reader: QueueReader, holder: Hashable, item: Item, error: BaseException) -> None:

@@ -154,29 +154,33 @@ class Leases:
             self._window = min(self._window * _GROWTH, self._prefetch)
         self._fetched_ms = self._taken_ms = now_ms
 
-    def take(self, holder: Hashable, now_ms: int) -> Item | None:
-        """Deliver the next item; None if there is none here."""
+    def take(self, holder: Hashable, now_ms: int, taken: list[Item] | None = None) -> Item | None:
+        """Deliver the next item; None if there is none here. `taken` has it too, even if Ctrl-C comes meanwhile."""
         if not self._ready:
             return None
         partition, first_offset, values, delivery_count = self._ready[0].run
-        taken = self._taken
-        offset, value = first_offset + taken, values[taken]
-        self._took(1, len(values), len(value))
-        self._add_delivered(holder, LeasedOffsets(partition, offset, offset))
+        offset = first_offset + self._taken
+        item = Item(partition, offset, values[self._taken], delivery_count)
+        if taken is not None:
+            taken.append(item)
         self._taken_ms = now_ms
-        return Item(partition, offset, value, delivery_count)
+        self._took(1, len(values), len(item.value))
+        self._add_delivered(holder, LeasedOffsets(partition, offset, offset))
+        return item
 
-    def take_many(self, holder: Hashable, count: int, now_ms: int) -> Sequence[ItemRun] | None:
-        """Deliver `count` items, or none if fewer are here."""
+    def take_many(
+        self, holder: Hashable, count: int, now_ms: int, taken: list[ItemRun] | None = None
+    ) -> Sequence[ItemRun] | None:
+        """Deliver `count` items, or none if fewer are here. `taken` is as in `take`."""
         if self.ready_count < count:
             return None
-        runs = []
+        runs = [] if taken is None else taken
+        self._taken_ms = now_ms
         while count > 0:
             run = self._take_run(count)
             runs.append(run)
             count -= len(run.values)
             self._add_delivered(holder, run.place)
-        self._taken_ms = now_ms
         return runs
 
     def _take_run(self, most: int) -> ItemRun:

@@ -20,7 +20,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.queue.connected import CONNECTING, UNNAMED, Connected, connect, end_later
 from rayka.queue.holders import current_holder
 from rayka.queue.items import all_unpickled, in_memory, pickled, unpickled
-from rayka.queue.leases import ACCEPT, Item
+from rayka.queue.leases import ACCEPT, Item, ItemRun
 from rayka.queue.settings import DEAD_LETTER_PREFIX, MOST_AHEAD, QueueSettings, lease_of
 from rayka.queue.topic import require_queue
 from rayka.queue.waiting_reader import LeasedItem
@@ -246,24 +246,25 @@ class Queue:
         RaykaError: UNKNOWN_TOPIC_OR_PARTITION after `shutdown`, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE if items
         can't be read.
         """
-        item = self._lease(block, timeout)
-        return unpickled(self._here.reader, current_holder(), item)
+        holder = current_holder()
+        return unpickled(self._here.reader, holder, lambda taken: self._lease(holder, taken, block, timeout))
 
     def lease(self, block: bool = True, timeout: float | None = None) -> Item:
         """Like `get`, but returns the pickled item with its location and delivery count."""
-        return in_memory(self._here.reader, current_holder(), self._lease(block, timeout))
+        holder = current_holder()
+        return in_memory(self._here.reader, holder, lambda taken: self._lease(holder, taken, block, timeout))
 
-    def _lease(self, block: bool, timeout: float | None) -> Item:
-        deadline_s = _deadline(block, timeout)
-        holder, reader = current_holder(), self._here.reader
+    def _lease(self, holder: Hashable, taken: list[Item], block: bool, timeout: float | None) -> Item:
+        deadline_s, reader = _deadline(block, timeout), self._here.reader
         reader.begin(holder)
-        item = reader.take(holder)
-        if item is None:
-            item = self._wait_for_item(holder, deadline_s) if block and timeout != 0 else self._look_for_item(holder)
-        return item
+        item = reader.take(holder, taken)
+        if item is not None:
+            return item
+        waits = block and timeout != 0
+        return self._wait_for_item(holder, taken, deadline_s) if waits else self._look_for_item(holder, taken)
 
-    def _wait_for_item(self, holder: Hashable, deadline_s: float) -> Item:
-        while (item := self._here.reader.take(holder)) is None:
+    def _wait_for_item(self, holder: Hashable, taken: list[Item], deadline_s: float) -> Item:
+        while (item := self._here.reader.take(holder, taken)) is None:
             waiter = self._here.reader.arrival()
             try:
                 waiter.result(None if deadline_s == _NEVER else max(0.0, deadline_s - time.monotonic()))
@@ -278,8 +279,9 @@ class Queue:
         """As `lease`, of a queue with a `prefetch` of 1, for threads that wait for tasks; see `WaitingReader.wait`."""
         return self._here.reader.wait(current_holder(), timeout, unless)
 
-    def _look_for_item(self, holder: Hashable) -> Item:
-        if not self._here.loop.run(_to_its_end(self._look(1))) or (item := self._here.reader.take(holder)) is None:
+    def _look_for_item(self, holder: Hashable, taken: list[Item]) -> Item:
+        are_here = self._here.loop.run(_to_its_end(self._look(1)))
+        if not are_here or (item := self._here.reader.take(holder, taken)) is None:
             raise Empty
         return item
 
@@ -331,7 +333,8 @@ class Queue:
             await self._arrival(deadline_s)
         if item is None:
             raise Empty
-        return unpickled(self._here.reader, holder, item)
+        leased = item
+        return unpickled(self._here.reader, holder, lambda _: leased)
 
     async def _arrival(self, deadline_s: float) -> None:
         waiter = self._here.reader.arrival()
@@ -357,14 +360,18 @@ class Queue:
             raise TypeError("Argument 'num_items' must be an int")
         if num_items < 0:
             raise ValueError("'num_items' must be nonnegative")
-        holder, reader = current_holder(), self._here.reader
+        holder = current_holder()
+        return all_unpickled(self._here.reader, holder, lambda taken: self._lease_many(holder, taken, num_items))
+
+    def _lease_many(self, holder: Hashable, taken: list[ItemRun], count: int) -> None:
+        """Lease so many items, or none. Raises `Empty`."""
+        reader = self._here.reader
         reader.begin(holder)
-        runs = reader.take_many(holder, num_items)
-        if runs is None and self._here.loop.run(_to_its_end(self._look_for_all(num_items))):
-            runs = reader.take_many(holder, num_items)
+        runs = reader.take_many(holder, count, taken)
+        if runs is None and self._here.loop.run(_to_its_end(self._look_for_all(count))):
+            runs = reader.take_many(holder, count, taken)
         if runs is None:
-            raise Empty(f"Cannot get {num_items} items from the queue, which has fewer.")
-        return all_unpickled(reader, holder, runs)
+            raise Empty(f"Cannot get {count} items from the queue, which has fewer.")
 
     # Ending leases.
 

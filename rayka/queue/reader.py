@@ -93,11 +93,11 @@ class QueueReader:
         with self._lock:
             self._leases.next_get(holder)
 
-    def take(self, holder: Hashable) -> Item | None:
-        """Return the next item, if one has been fetched."""
+    def take(self, holder: Hashable, taken: list[Item] | None = None) -> Item | None:
+        """Return the next item, if one has been fetched. `taken` is as for `Leases.take`."""
         with self._lock:
             self._forget_old()
-            item = self._leases.take(holder, now_ms())
+            item = self._leases.take(holder, now_ms(), taken)
             wants_more = self._pumping is None and self._leases.wanted(0) > 0
         if item is not None and not self._ticking:
             self._loop.call_soon(self._start_ticking)
@@ -105,11 +105,11 @@ class QueueReader:
             self._loop.call_soon(self._start_pumping)
         return item
 
-    def take_many(self, holder: Hashable, count: int) -> Sequence[ItemRun] | None:
-        """Return `count` items, if that many have been fetched."""
+    def take_many(self, holder: Hashable, count: int, taken: list[ItemRun]) -> Sequence[ItemRun] | None:
+        """Return `count` items, if that many have been fetched. `taken` is as for `Leases.take`."""
         with self._lock:
             self._forget_old()
-            items = self._leases.take_many(holder, count, now_ms())
+            items = self._leases.take_many(holder, count, now_ms(), taken)
         self._loop.call_soon(self._start_ticking)
         return items
 

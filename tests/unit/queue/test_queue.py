@@ -26,6 +26,7 @@ from rayka.errors import ErrorCode
 from rayka.metadata.commands import TopicResult
 from rayka.queue import Empty, Full, Queue, connected
 from rayka.queue.items import loads
+from rayka.queue.leases import Leases
 from rayka.queue.reader import QueueReader
 from rayka.storage.segments.reader import SegmentReader
 from rayka.testing import wait_until
@@ -475,7 +476,7 @@ def test_an_item_put_while_many_wait_makes_none_of_the_others_look_again_and_aga
     wait_until(lambda: len(reader._waiters) == 6, ENOUGH_S, "all wait")
     looks: list[Any] = []
     take = reader.take
-    monkeypatch.setattr(reader, "take", lambda holder: looks.append(holder) or take(holder))
+    monkeypatch.setattr(reader, "take", lambda *asked: looks.append(asked) or take(*asked))
     queue.put(0)
     wait_until(lambda: found == [0], ENOUGH_S, "one gets it")
     queue.put_nowait_batch(range(1, 6))
@@ -894,6 +895,36 @@ def test_an_item_that_comes_after_ctrl_c_goes_back_at_once(
         program.get_nowait() if way == "get_nowait" else program.get_nowait_batch(1)
     item = queue.lease(timeout=10)
     assert (loads(item.value), item.delivery_count) == ("kept", 1)
+
+
+@pytest.mark.parametrize("way", ["get", "lease", "get_nowait_batch"])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_item_that_ctrl_c_keeps_from_the_program_goes_back(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, way: str, is_late: bool
+) -> None:
+    """It is taken already and not returned yet. `task_done` would finish it instead of the next item."""
+    queue = Queue(lease="task_done")
+    queue.put_nowait_batch(range(2))
+    take = "take_many" if way == "get_nowait_batch" else "take"
+    kind, step = (QueueReader, take) if is_late else (Leases, "_add_delivered")
+    undisturbed = getattr(kind, step)
+
+    def interrupted(*arguments: Any) -> Any:
+        taken = undisturbed(*arguments)
+        if queue._here.reader._leases.delivered():
+            monkeypatch.setattr(kind, step, undisturbed)
+            raise KeyboardInterrupt
+        return taken
+
+    monkeypatch.setattr(kind, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        queue.get_nowait_batch(1) if way == "get_nowait_batch" else getattr(queue, way)(timeout=ENOUGH_S)
+    got = []
+    for _ in range(2):
+        got.append(queue.get(timeout=10))
+        queue.task_done()
+    assert sorted(got) == [0, 1]
+    queue.shutdown()
 
 
 def test_items_beside_a_damaged_one_are_delivered_once_and_the_damaged_one_is_no_gap(
