@@ -2,11 +2,11 @@
 
 The job reads a topic (records of 100 B, lz4) in a new process and asks for the count, the sum of lengths, the largest
 key and the largest timestamp: once cold, then again. It runs in turns with `rayka.spark` on RayDP and PySpark 3.5, with
-`format("rayka")` on PySpark 4, whose environment `--spark4` names, without and with the setting that docs/spark.md
-recommends, and with Spark's own Kafka source on Apache Kafka in both versions of PySpark; each has 2 cores, and its
-broker runs already, filled. The archive of `python -m rayka.spark.archive` is made before. Times begin when the
-process is started; the load of the machine stands beside them. `--page` writes the medians into docs/spark.md; the runs
-are in benchmarks/results/spark_cold.
+`format("rayka")` on PySpark 4, whose environment `--spark4` names, without and with `local_settings()`, and with
+Spark's own Kafka source on Apache Kafka in both versions of PySpark; each has 2 cores, and its broker runs already,
+filled. The archives of `python -m rayka.spark.archive` are made before. Times begin when the process is started; the
+load of the machine stands beside them. `--page` writes the medians into docs/spark.md; the runs are in
+benchmarks/results/spark_cold.
 """
 
 from __future__ import annotations
@@ -64,9 +64,11 @@ def spark4_job(bootstrap: str, cores: int, **settings: str) -> tuple[Any, Callab
     return spark, lambda: spark.read.format("rayka").schema(schema).options(**options).load()
 
 
-def spark4_daemon_job(bootstrap: str, cores: int) -> tuple[Any, Callable[[], Any]]:
-    """`format("rayka")` with the daemon of rayka, from which Spark's Python workers are forked."""
-    return spark4_job(bootstrap, cores, **{"spark.python.daemon.module": "rayka.spark.worker.daemon"})
+def spark4_settings_job(bootstrap: str, cores: int) -> tuple[Any, Callable[[], Any]]:
+    """`format("rayka")` with the settings that docs/spark.md recommends."""
+    import rayka.spark
+
+    return spark4_job(bootstrap, cores, **rayka.spark.local_settings())
 
 
 def raydp_job(bootstrap: str, cores: int) -> tuple[Any, Callable[[], Any]]:
@@ -82,11 +84,11 @@ JOBS = {
     "raydp": raydp_job,
     "kafka4": kafka_job,
     "spark4": spark4_job,
-    "spark4-daemon": spark4_daemon_job,
+    "spark4-settings": spark4_settings_job,
 }
-PEERS = {"raydp": "kafka", "spark4": "kafka4", "spark4-daemon": "kafka4"}
+PEERS = {"raydp": "kafka", "spark4": "kafka4", "spark4-settings": "kafka4"}
 """The same work with Spark's own Kafka source, on the same version of Spark."""
-ON_SPARK_4 = {"kafka4", "spark4", "spark4-daemon"}
+ON_SPARK_4 = {"kafka4", "spark4", "spark4-settings"}
 
 
 def run_job(name: str, bootstrap: str, cores: int, started: float) -> Result:
@@ -143,7 +145,7 @@ def filled_brokers(names: set[str], records: int, partitions: int) -> Iterator[d
     with contextlib.ExitStack() as stack:
         found: dict[str, tuple[str, dict[str, str]]] = {}
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-cold-")))
-        for kind, jobs in ((Kafka, {"kafka", "kafka4"}), (Rayka, {"raydp", "spark4", "spark4-daemon"})):
+        for kind, jobs in ((Kafka, {"kafka", "kafka4"}), (Rayka, {"raydp", "spark4", "spark4-settings"})):
             if not jobs & names:
                 continue
             broker: Any = kind(directory / kind.name)
@@ -155,6 +157,12 @@ def filled_brokers(names: set[str], records: int, partitions: int) -> Iterator[d
             address = json.loads(state.read_text())["address"] if state.exists() else ""
             found |= dict.fromkeys(jobs, (broker.bootstrap, {"RAY_ADDRESS": address} if address else {}))
         yield found
+
+
+def has_archive(python: str) -> bool:
+    """Whether there is an archive of Java's classes for the PySpark of this environment."""
+    command = "from rayka.spark.archive import archive_path; raise SystemExit(not archive_path().exists())"
+    return subprocess.run([python, "-c", command], check=False, cwd=Path(__file__).parents[1]).returncode == 0
 
 
 @functools.cache
@@ -172,7 +180,7 @@ TITLES = {
     "raydp": "`rayka.spark` on RayDP",
     "kafka4": "Spark's Kafka source on Apache Kafka",
     "spark4": '`format("rayka")`',
-    "spark4-daemon": '`format("rayka")` with its daemon of workers',
+    "spark4-settings": '`format("rayka")` with `local_settings()`',
 }
 PAGE = Path(__file__).parents[1] / "docs" / "spark.md"
 BEGIN, END = "<!-- written by python -m benchmarks.spark_cold --page -->\n", "<!-- end -->\n"
@@ -245,6 +253,8 @@ def compare(chosen: argparse.Namespace) -> None:
     results: dict[str, list[Result]] = {name: [] for name in chosen.only}
     if "raydp" in chosen.only and not archive_path().exists():
         make_archive()
+    if "spark4-settings" in chosen.only and not has_archive(chosen.spark4):
+        subprocess.run([chosen.spark4, "-m", "rayka.spark.archive"], check=True, cwd=Path(__file__).parents[1])
     compileall.compile_dir(Path(rayka.__file__).parent, quiet=1)  # as pip does at an installation
     began = time.monotonic()
     with filled_brokers(set(chosen.only), chosen.records, chosen.partitions) as brokers:

