@@ -103,17 +103,17 @@ def test_serializers(cluster: Cluster) -> None:
 
 def test_callbacks_get_metadata_or_the_error(cluster: Cluster, faults: FaultyPartitions) -> None:
     seen: list[object] = []
-    producer = cluster.producer(delivery_timeout_ms=20, retry_backoff_ms=1)
-    future = producer.send("events", b"1").add_callback(seen.append).add_errback(seen.append)
-    assert seen == [future.get(5)]
-    future.add_callback(lambda context, metadata: seen.append((context, metadata.offset)), "late")
-    assert seen[1:] == [("late", 0)]
+    with cluster.producer() as producer:
+        future = producer.send("events", b"1").add_callback(seen.append).add_errback(seen.append)
+        assert seen == [future.get(30)]
+        future.add_callback(lambda context, metadata: seen.append((context, metadata.offset)), "late")
+        assert seen[1:] == [("late", 0)]
     faults.on_append = lambda _: NO_LEADER
-    lost = producer.send("events", b"2").add_both(seen.append)
-    with pytest.raises(RaykaError):
-        lost.get(5)
-    assert seen[-1] is lost.exception
-    producer.close()
+    with cluster.producer(delivery_timeout_ms=20, retry_backoff_ms=1) as producer:
+        lost = producer.send("events", b"2").add_both(seen.append)
+        with pytest.raises(RaykaError):
+            lost.get(30)
+        assert seen[-1] is lost.exception
 
 
 def test_a_failing_callback_does_not_stop_the_producer(cluster: Cluster) -> None:
