@@ -27,7 +27,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -85,17 +85,34 @@ def record_frame(first: int, record: bytes) -> bytes:
     return _LENGTH.pack(crc32c(rest)) + rest
 
 
-def frames_of(first: int, records: Sequence[MaybePieces]) -> Iterator[tuple[int, Sequence[bytes]]]:
-    """The frames of several records in pieces, each with the number of its records; before these are their lengths."""
+class Frame(NamedTuple):
+    """Records that go into one frame, the first with the number `first`."""
+
+    first: int
+    records: Sequence[MaybePieces]
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes in the file. Several records have their lengths before them."""
+        count = len(self.records)
+        return FRAME.size + (_LENGTH.size * count if count > 1 else 0) + sum(map(len, self.records))
+
+    def pieces(self) -> Sequence[bytes]:
+        """The frame, whose CRC is computed now."""
+        return _frame(self.first, self.records)
+
+
+def frames_of(first: int, records: Sequence[MaybePieces]) -> Iterator[Frame]:
+    """The frames of several records, the first of which has the number `first`."""
     start, size = 0, 0
     for end, record in enumerate(records):
         needed = len(record) + _LENGTH.size
         if end > start and (size + needed > MOST_FRAME_BYTES or end - start == MOST_FRAME_RECORDS):
-            yield end - start, _frame(first + start, records[start:end])
+            yield Frame(first + start, records[start:end])
             start, size = end, 0
         size += needed
     if start < len(records):
-        yield len(records) - start, _frame(first + start, records[start:])
+        yield Frame(first + start, records[start:])
 
 
 def _frame(first: int, records: Sequence[MaybePieces]) -> Sequence[bytes]:

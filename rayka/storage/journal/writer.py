@@ -60,32 +60,40 @@ class JournalWriter:
         place = self._place()
         if len(records) == 1 and isinstance(records[0], bytes) and len(records[0]) <= MOST_FRAME_BYTES:
             frame = record_frame(place[1], records[0])
-            return int(self._append(place, (frame,), len(frame), 1))
+            start = self._room(place, len(frame), 1)
+            return 0 if start is None else self._append(place, start, (frame,), len(frame), 1)
         written = 0
-        for count, pieces in frames_of(place[1], records):
+        for each in frames_of(place[1], records):
+            place, size, count = self._place(), each.size, len(each.records)
+            start = self._room(place, size, count)  # looked for first: the CRC of a large frame takes a while
+            if start is None:
+                break
             try:
-                if not self._append(self._place(), pieces, sum(map(len, pieces)), count):
-                    break
+                written += self._append(place, start, each.pieces(), size, count)
             except OSError:
                 if not written:
                     raise
                 break  # the leader reads the frames before it
-            written += count
         return written
 
-    def _append(self, place: tuple[int, int], frame: Sequence[bytes], size: int, count: int) -> bool:
+    def _room(self, place: tuple[int, int], size: int, count: int) -> int | None:
+        """Where a frame of this size and with so many records goes; None if there is no room for it now."""
         (before, number), capacity = place, self._capacity
         start = start_of(before, size, capacity)
         if start % capacity == 0 and self._words[_DRAINED] < before:
-            return False
+            return None
         if number + count - self._words[_DRAINED + 1] > MOST_UNREAD_RECORDS:
-            return False
+            return None
+        return start
+
+    def _append(self, place: tuple[int, int], start: int, frame: Sequence[bytes], size: int, count: int) -> int:
+        """Write a frame; the number of its records. Raises OSError."""
         pieces = frame if len(frame) <= _MOST_PIECES else (b"".join(frame),)
-        if self._write(pieces, HEADER_BYTES + start % capacity) != size:
+        if self._write(pieces, HEADER_BYTES + start % self._capacity) != size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._after = start + size, number + count
+        self._after = start + size, place[1] + count
         self._words[_WRITTEN] = start + size
-        return True
+        return count
 
     def _place(self) -> tuple[int, int]:
         """The position after the last frame that was written, and the number after its last record."""

@@ -128,9 +128,9 @@ def test_many_records_are_read_together(journal: JournalFile) -> None:
 
 def test_frames_hold_a_bounded_number_of_records_and_bytes() -> None:
     many = list(frames_of(0, [b"x"] * (2 * MOST_FRAME_RECORDS + 1)))
-    assert [count for count, _ in many] == [MOST_FRAME_RECORDS, MOST_FRAME_RECORDS, 1]
+    assert [len(frame.records) for frame in many] == [MOST_FRAME_RECORDS, MOST_FRAME_RECORDS, 1]
     large = list(frames_of(0, [b"x" * (MOST_FRAME_BYTES // 3)] * 5))
-    assert [count for count, _ in large] == [2, 2, 1]
+    assert [len(frame.records) for frame in large] == [2, 2, 1]
 
 
 def test_a_full_journal_takes_no_more_until_the_leader_has_read_everything(journal: JournalFile) -> None:
@@ -464,6 +464,31 @@ def test_a_record_in_pieces_is_one_record(large_journal: JournalFile) -> None:
     assert large_journal.writer.write([few, many, small]) == 3
     large_journal.drain()
     assert large_journal.log == [bytes(few), bytes(many), b"small"]
+
+
+class ReadCount(list[bytes]):
+    """Buffers that count how often they are gone through."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.reads += 1
+        return super().__iter__()
+
+
+def test_a_large_record_is_not_read_before_there_is_room(large_journal: JournalFile) -> None:
+    while large_journal.write_records([large(0)]):
+        pass
+    record = Pieces()
+    record.write(large(1))
+    record.buffers = buffers = ReadCount(record.buffers)
+    assert large_journal.writer.write([record]) == 0
+    assert buffers.reads == 0
+    large_journal.drain()
+    assert large_journal.writer.write([record]) == 1
+    large_journal.put.append(bytes(record))
+    large_journal.drain()
+    assert large_journal.log == large_journal.put
 
 
 def test_a_large_journal_has_its_capacity_after_the_death_of_its_leader(large_journal: JournalFile) -> None:
