@@ -242,7 +242,12 @@ _BRIEF_BYTES = 4 << 20
 
 def seal(buffer: bytearray | memoryview, position: int, end: int) -> None:
     """Write the CRC of the batch that lies from `position` to `end`."""
-    _CRC.pack_into(buffer, position + CRC_OFFSET, _crc(buffer, position, end))
+    seal_with(buffer, position, _crc(buffer, position, end))
+
+
+def seal_with(buffer: bytearray | memoryview, position: int, crc: int) -> None:
+    """Write a CRC that is known into the batch at `position`."""
+    _CRC.pack_into(buffer, position + CRC_OFFSET, crc)
 
 
 _UPDATED_BYTES = 128 << 10
@@ -256,9 +261,7 @@ def _seal_again(buffer: bytearray | memoryview, position: int, header: BatchHead
         seal(buffer, position, position + size)
     else:
         after = _crc_of_header(buffer, position)
-        _CRC.pack_into(
-            buffer, position + CRC_OFFSET, updated_crc(header.crc, before, after, size - RECORD_BATCH_OVERHEAD)
-        )
+        seal_with(buffer, position, updated_crc(header.crc, before, after, size - RECORD_BATCH_OVERHEAD))
 
 
 def _crc_of_header(buffer: Buffer, position: int) -> int:

@@ -6,17 +6,25 @@ number of its headers (the suffix). `rayka.storage.format.records` describes all
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
 
 from rayka.storage.format.batch import (
+    ATTRIBUTES_OFFSET,
     CODEC_MASK,
     CONTROL_FLAG,
+    HEADER,
+    LOG_OVERHEAD,
     MAGIC,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
+    seal_with,
 )
+from rayka.storage.format.crc_update import updated_crc
 from rayka.storage.format.records import NULL_ZIGZAG
 from rayka.storage.format.varint import continue_unsigned, encode_varint
+from rayka.types import NO_LEADER_EPOCH
 
 PREFIX_BYTES: Final = RECORD_BATCH_OVERHEAD + 5 + 1 + 10 + 5 + 1 + 5
 """The most bytes from the start of a batch to the value: the batch's header, then the record's length, attributes,
@@ -25,6 +33,28 @@ SUFFIX: Final = b"\x00"
 """No headers."""
 _BEFORE_LENGTH: Final = b"\x00\x00\x00\x01"
 """Attributes, timestamp delta, offset delta, no key."""
+
+
+class ValueCrc(NamedTuple):
+    """What the CRC of other bytes with a value behind them is, and what it was `before` the value."""
+
+    crc: int
+    before: int
+
+
+def seal_single(
+    batch: memoryview, value_size: int, known: ValueCrc, now_ms: int, producer_id: int, epoch: int, sequence: int
+) -> None:
+    """Write the header of a batch whose record is in its place.
+
+    The value is not read again. If it does not have the CRC that is `known` of it, the batch's CRC is wrong too.
+    """
+    HEADER.pack_into(
+        batch, 0, 0, len(batch) - LOG_OVERHEAD, NO_LEADER_EPOCH, MAGIC, 0, 0, 0, now_ms, now_ms,
+        producer_id, epoch, sequence, 1,
+    )  # fmt: skip
+    before = crc32c(batch[ATTRIBUTES_OFFSET : len(batch) - len(SUFFIX) - value_size])
+    seal_with(batch, 0, crc32c(SUFFIX, updated_crc(known.crc, known.before, before, value_size)))
 
 
 def record_prefix(value_size: int) -> bytes:

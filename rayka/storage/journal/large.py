@@ -1,6 +1,7 @@
 """Large records of a put journal, each in a frame and a record batch of its own.
 
-A record is read from the journal to where it is in its batch, and written to the log from there.
+A record is read from the journal to where it is in its batch, and written to the log from there. Its bytes are checked
+once, by the append: the CRC of the batch follows from that of the frame.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from typing import Final, NamedTuple, Protocol
 from crc32c import crc32c
 
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
-from rayka.storage.format.records import seal_batch
-from rayka.storage.format.single_record import SUFFIX, record_prefix
+from rayka.storage.format.single_record import SUFFIX, ValueCrc, record_prefix, seal_single
 from rayka.storage.journal.layout import (
     CRC_BYTES,
     FRAME,
@@ -22,17 +22,17 @@ from rayka.storage.journal.layout import (
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 _PRODUCER_EPOCH: Final = 0
-_KEEP_GIL: Final = 0
-"""A CRC of so few bytes takes less time than to get the GIL back from a busy thread."""
 
 
 class LargeRecord(NamedTuple):
     """A record that the log does not have yet, behind room for the header of its batch; and the position after it.
 
-    `batch` is valid until the next large record is read.
+    `batch` is valid until the next large record is read. `crc` is what the frame says.
     """
 
     batch: memoryview
+    value_size: int
+    crc: ValueCrc
     first_number: int
     end: int
 
@@ -42,16 +42,16 @@ class LargeRecord(NamedTuple):
         return 1
 
     def sealed(self, producer_id: int | None, now_ms: int) -> memoryview:
-        """The record's batch. Without a producer id it has no sequence number."""
-        return seal_batch(
-            self.batch,
-            record_count=1,
-            base_timestamp=now_ms,
-            max_timestamp=now_ms,
-            producer_id=NO_PRODUCER_ID if producer_id is None else producer_id,
-            producer_epoch=NO_PRODUCER_EPOCH if producer_id is None else _PRODUCER_EPOCH,
-            base_sequence=NO_SEQUENCE if producer_id is None else self.first_number & SEQUENCE_MASK,
+        """The record's batch, with a wrong CRC if the frame is damaged. Without a producer id it has no sequence
+        number.
+        """
+        producer = (
+            (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
+            if producer_id is None
+            else (producer_id, _PRODUCER_EPOCH, self.first_number & SEQUENCE_MASK)
         )
+        seal_single(self.batch, self.value_size, self.crc, now_ms, *producer)
+        return self.batch
 
 
 class Files(Protocol):
@@ -73,8 +73,8 @@ class RecordRoom:
     ) -> LargeRecord | None:
         """The record with this number whose frame is at `place` of the file and takes at most `room` bytes.
 
-        `position` is that of the frame in the journal. None if there is another frame, or a damaged one. Raises
-        OSError.
+        `position` is that of the frame in the journal. None if there is another frame, or one with a damaged header.
+        Raises OSError.
         """
         header = files.read(descriptor, FRAME.size, place)
         if len(header) < FRAME.size:
@@ -87,9 +87,7 @@ class RecordRoom:
         batch, value = self._take(size)
         if not _filled(files, descriptor, value, place + FRAME.size):
             return None
-        if crc32c(value, crc32c(header[CRC_BYTES:]), gil_release_mode=_KEEP_GIL) != crc:
-            return None
-        return LargeRecord(batch, number, position + FRAME.size + size)
+        return LargeRecord(batch, size, ValueCrc(crc, crc32c(header[CRC_BYTES:])), number, position + FRAME.size + size)
 
     def _take(self, size: int) -> tuple[memoryview, memoryview]:
         """Memory for a batch with a record of this size, and the part of it for the value."""

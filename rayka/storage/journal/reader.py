@@ -164,6 +164,8 @@ class Journal:
     def _frames_at(self, position: int, written: int) -> JournalRecords | LargeRecord | None:
         place = position % self.capacity
         size = min(self.capacity - place, written - position)
+        if size > MOST_FRAME_BYTES:  # The CRC of a large frame comes later, so a word read half-written must show here.
+            size = min(size, self.written() - position)
         if size <= 0:
             return None
         if size > MOST_FRAME_BYTES:

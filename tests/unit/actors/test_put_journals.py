@@ -42,7 +42,10 @@ from rayka.storage.format.pieces import Pieces
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.journal.layout import (
     CAPACITY,
+    FRAME,
+    HEADER_BYTES,
     LARGE_CAPACITY,
+    MOST_FRAME_BYTES,
     MOST_LARGE_RECORD_BYTES,
     MOST_UNREAD_RECORDS,
     WORD,
@@ -812,6 +815,30 @@ def test_large_items_that_the_topic_refuses_are_kept_aside(tmp_path: Path) -> No
             program.check_kept()
         assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
         assert [name.endswith(".journal.failed") for name in files(tmp_path)] == [True]
+
+    with_leader(tmp_path, check)
+
+
+@pytest.mark.parametrize("item", [b"small", b"x" * (MOST_FRAME_BYTES + 1)])
+@pytest.mark.parametrize("position", [0, 10, FRAME.size])
+def test_a_damaged_frame_is_kept_aside(tmp_path: Path, item: bytes, position: int) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open(is_large=True)
+        program.put([b"before"])
+        await leader.drain()
+        place = HEADER_BYTES + program._writer._after[0] + position
+        program.put([item])
+        (path,) = (tmp_path / str(QUEUE)).glob("*.journal")
+        with path.open("r+b") as file:
+            byte = os.pread(file.fileno(), 1, place)[0]
+            os.pwrite(file.fileno(), bytes([byte ^ 0x55]), place)
+        await leader.drain()
+        assert leader.values() == [b"before"]
+        assert program.is_closed
+        with pytest.raises(RaykaError) as raised:
+            program.check_kept()
+        assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+        assert files(tmp_path) == ["1.journal.failed"]
 
     with_leader(tmp_path, check)
 

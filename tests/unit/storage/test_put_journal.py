@@ -506,13 +506,36 @@ def test_a_large_journal_has_its_capacity_after_the_death_of_its_leader(large_jo
 
 @pytest.mark.parametrize("position", [0, 5, 10, 17, FRAME.size, FRAME.size + 200_000])
 def test_a_damaged_large_frame_is_an_error(position: int, large_journal: JournalFile) -> None:
+    """Of its header or, when it is appended, of its batch."""
     large_journal.write_records([large(1)])
     place = HEADER_BYTES + position
     byte = os.pread(large_journal.descriptor, 1, place)[0]
     os.pwrite(large_journal.descriptor, bytes([byte ^ 0x55]), place)
     with pytest.raises(RaykaError) as raised:
-        large_journal.leader.read()
+        large_journal.append_next()
     assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_word_that_is_read_half_written_gives_no_unfinished_large_frame(large_journal: JournalFile) -> None:
+    large_journal.write_records([b"x" * 300])
+    large_journal.drain()
+    good = large_journal.writer._write
+    large_journal.writer._write = lambda pieces, position: good(pieces[:1], position)
+    with pytest.raises(OSError, match="No space"):
+        large_journal.writer.write([large(1)])
+    torn = [(1 << 20).to_bytes(8, "little")]
+
+    class TornFiles(RealFiles):
+        @staticmethod
+        def read(descriptor: int, size: int, position: int) -> bytes:
+            return torn.pop() if position == WRITTEN and torn else os.pread(descriptor, size, position)
+
+    large_journal.leader._files = TornFiles()
+    assert large_journal.leader.read() is None
+    large_journal.writer._write = good
+    large_journal.write_records([large(2)])
+    large_journal.drain()
+    assert large_journal.log == large_journal.put
 
 
 def test_a_large_frame_that_the_program_has_not_finished_is_not_read(large_journal: JournalFile) -> None:
