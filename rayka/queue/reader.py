@@ -110,7 +110,8 @@ class QueueReader:
         with self._lock:
             self._forget_old()
             items = self._leases.take_many(holder, count, now_ms(), taken)
-        self._loop.call_soon(self._start_ticking)
+        if items is not None and not self._ticking:  # to wake the loop's thread takes the GIL from this one
+            self._loop.call_soon(self._start_ticking)
         return items
 
     def arrival(self) -> concurrent.futures.Future[None]:

@@ -128,6 +128,15 @@ def test_a_batch_that_does_not_fit_is_not_put_at_all() -> None:
     queue.shutdown()
 
 
+def test_looking_for_a_batch_that_is_not_here_wakes_nobody(queue: Queue) -> None:
+    async def nothing() -> None: ...
+
+    reader, loop = queue._here.reader, queue._here.loop
+    assert reader.take_many("holder", 3) is None
+    loop.run(nothing())
+    assert not reader._ticking
+
+
 def test_a_batch_is_got_as_a_whole_or_not_at_all(queue: Queue) -> None:
     queue.put_nowait_batch(range(10))
     with pytest.raises(Empty):
