@@ -430,6 +430,7 @@ def test_the_next_leader_goes_on_with_the_journals_of_one_that_died(tmp_path: Pa
         leader.journals._of(QUEUE)[0].journal.drained = lambda _: None  # type: ignore[method-assign]
         leader.journals._drain(leader.journals._of(QUEUE)[0])
         assert leader.end_offset > 0
+        await leader.journals._background.stop()
         leader.directory.close([], now_ms=0)
         program.put([b"c"])
         successor = Leader(tmp_path)
