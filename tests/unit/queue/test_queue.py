@@ -132,7 +132,7 @@ def test_looking_for_a_batch_that_is_not_here_wakes_nobody(queue: Queue) -> None
     async def nothing() -> None: ...
 
     reader, loop = queue._here.reader, queue._here.loop
-    assert reader.take_many("holder", 3) is None
+    assert reader.take_many("holder", 3, []) is None
     loop.run(nothing())
     assert not reader._ticking
 
