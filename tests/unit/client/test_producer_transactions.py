@@ -26,8 +26,6 @@ from tests.support.client_connection import LocalConnection
 from tests.support.faulty_partitions import Fault, FaultyPartitions
 from tests.unit.client.reading import values
 
-pytestmark = pytest.mark.usefixtures("way_to_fill")
-
 
 def committed(cluster: Cluster, topic: str = "events") -> list[bytes]:
     return values(cluster, topic, isolation_level="read_committed")
