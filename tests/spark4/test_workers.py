@@ -98,3 +98,11 @@ def test_processes_that_plan_have_the_installed_pyspark_with_local_settings(clus
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     fill(cluster, topic, COUNT)
     assert answer(SETTINGS + WITH_SETTINGS, cluster, topic) == f"{COUNT} False False False"
+
+
+def test_java_maps_an_archive_that_was_made_before(cluster, topic, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    fill(cluster, topic, COUNT)
+    subprocess.run([sys.executable, "-m", "rayka.spark.archive"], capture_output=True, text=True, check=True)
+    assert answer(SETTINGS + WITH_SETTINGS, cluster, topic) == f"{COUNT} False False True"
