@@ -159,10 +159,10 @@ def texts(settings: Mapping[str, str | int | float]) -> dict[str, str]:
 
 def java_settings(settings: dict[str, str]) -> dict[str, str]:
     """The settings with flags for Java before those that they have: the last of two that differ counts."""
-    for name, own in ((_DRIVER_OPTIONS, PATIENT_COMPILER), (_EXECUTOR_OPTIONS, "")):
+    for name in (_DRIVER_OPTIONS, _EXECUTOR_OPTIONS):
         given = settings.get(name, "")
         archive = "" if re.search(r"SharedArchiveFile|DumpLoadedClassList", given) else archive_options()
-        settings[name] = " ".join(filter(None, (java_options(), archive, own, given)))
+        settings[name] = " ".join(filter(None, (java_options(), archive, PATIENT_COMPILER, given)))
     if not re.search(r"-XX:\+Use\w+GC", settings[_EXECUTOR_OPTIONS]):
         settings[_EXECUTOR_OPTIONS] += f" {PARALLEL_COLLECTOR}"
     return settings

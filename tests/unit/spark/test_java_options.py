@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rayka.spark.sessions import java_settings
 
 DRIVER, EXECUTOR = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
 
 
-def test_the_optimizing_compiler_waits_in_the_driver_only():
-    settings = java_settings({})
-    assert "-XX:Tier4InvocationThreshold=50000" in settings[DRIVER].split()
-    assert "Tier4" not in settings[EXECUTOR]
+@pytest.mark.parametrize("process", [DRIVER, EXECUTOR])
+def test_the_optimizing_compiler_waits(process):
+    assert "-XX:Tier4InvocationThreshold=50000" in java_settings({})[process].split()
 
 
-def test_the_last_flag_counts_and_is_that_of_the_user():
-    flags = java_settings({DRIVER: "-XX:Tier4InvocationThreshold=5000"})[DRIVER].split()
+@pytest.mark.parametrize("process", [DRIVER, EXECUTOR])
+def test_the_last_flag_counts_and_is_that_of_the_user(process):
+    flags = java_settings({process: "-XX:Tier4InvocationThreshold=5000"})[process].split()
     assert [flag for flag in flags if "Tier4Invocation" in flag][-1] == "-XX:Tier4InvocationThreshold=5000"
 
 
