@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.batches import build_batches, write_columns
 from rayka.errors import RaykaError
-from rayka.storage.columns.read import COLUMNS, read_columns
+from rayka.storage.columns.read import COLUMNS, ColumnsReader, read_columns
 from rayka.storage.format.batch import HEADER, RECORD_BATCH_OVERHEAD, read_header, seal
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch, read_records
@@ -82,6 +82,17 @@ def test_columns_are_the_records(log: bytes, data: st.DataObject) -> None:
     columns = read(log[:size], columns=names, start_offset=start, end_offset=end)
     assert columns.schema.names == names
     assert plain(columns) == [{name: row[name] for name in names} for row in rows(expected)]
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(logs(), max_size=4), st.lists(st.sampled_from(COLUMNS), unique=True, min_size=1), st.integers(0, 130))
+def test_columns_of_several_logs_are_those_of_each(many: list[bytes], names: list[str], start: int) -> None:
+    reader = ColumnsReader(names, sum(map(len, many)))
+    for log in many:
+        reader.read(log, topic="orders", partition=7, start_offset=start)
+    columns = reader.finish()
+    columns.validate(full=True)
+    assert plain(columns) == [row for log in many for row in plain(read(log, columns=names, start_offset=start))]
 
 
 @settings(max_examples=examples(250))

@@ -7,13 +7,15 @@ resize a bytearray of which there is a view.
 
 from __future__ import annotations
 
+from bisect import insort
+
 _SMALL_BYTES = 65_536
 _STEP_BYTES = 262_144
 _MOST_BYTES = 16 << 20
 
 
 class ReadBuffers:
-    """Keeps buffers of up to `_MOST_BYTES` in all. Small ones are not worth it."""
+    """Keeps buffers of up to `_MOST_BYTES` in all, the smallest first. Small ones are not worth it."""
 
     def __init__(self) -> None:
         self._buffers: list[bytearray] = []
@@ -22,21 +24,19 @@ class ReadBuffers:
         """A buffer of `size` bytes, whatever they are, that nobody else has."""
         if size < _SMALL_BYTES:
             return memoryview(bytearray(size))
-        unused = [buffer for buffer in self._buffers if _is_unused(buffer)]
-        fitting = [buffer for buffer in unused if len(buffer) >= size]
-        buffer = min(fitting, key=len) if fitting else self._add(-(-size // _STEP_BYTES) * _STEP_BYTES, unused)
-        return memoryview(buffer)[:size]
+        fitting = next((each for each in self._buffers if len(each) >= size and _is_unused(each)), None)
+        return memoryview(self._add(-(-size // _STEP_BYTES) * _STEP_BYTES) if fitting is None else fitting)[:size]
 
-    def _add(self, size: int, unused: list[bytearray]) -> bytearray:
+    def _add(self, size: int) -> bytearray:
         """One more buffer, in place of unused ones that are smaller if there is no room for it."""
         used = sum(map(len, self._buffers))
-        for small in unused:
+        for small in [buffer for buffer in self._buffers if _is_unused(buffer)]:
             if used + size > _MOST_BYTES:
                 used -= len(small)
                 self._buffers = [buffer for buffer in self._buffers if buffer is not small]
         buffer = bytearray(size)
         if used + size <= _MOST_BYTES:
-            self._buffers.append(buffer)
+            insort(self._buffers, buffer, key=len)
         return buffer
 
 

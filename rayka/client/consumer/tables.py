@@ -7,8 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from rayka.client.consumer.records import RecordBatches
-from rayka.storage.columns.read import COLUMNS, SCHEMA, read_columns
+from rayka.storage.columns.read import COLUMNS, ColumnsReader
 from rayka.types import TopicPartition
+
+_PART_BYTES = 256 << 20
+"""A part of the table that is as large as this gets no further records: to grow it costs a copy, and no array of Arrow
+holds more than 2 GiB."""
 
 
 def table_of(
@@ -16,23 +20,25 @@ def table_of(
 ) -> pa.Table:
     """The records of what `poll_batches` gave, partition by partition, with these columns (None: all).
 
+    They are in one array for each column: arrays for each fetch would cost more than the decoding of its records.
     Raises CORRUPT_MESSAGE, INVALID_REQUEST for an unknown column.
     """
-    wanted = COLUMNS if columns is None else tuple(columns)
-    parts = [
-        read_columns(
-            batches.data,
+    names = COLUMNS if columns is None else tuple(columns)
+    found = [batches for of_partition in polled.values() for batches in of_partition]
+    left_bytes = sum(len(batches.data) for batches in found)
+    reader, parts = ColumnsReader(names, left_bytes), []
+    for topic_partition, data, position, _, aborted_transactions in found:
+        if reader.size >= _PART_BYTES:
+            parts.append(reader.finish())
+            reader = ColumnsReader(names, left_bytes)
+        reader.read(
+            data,
             topic=topic_partition.topic,
             partition=topic_partition.partition,
-            columns=wanted,
-            start_offset=batches.position,
-            aborted_transactions=batches.aborted_transactions,
+            start_offset=position,
+            aborted_transactions=aborted_transactions,
             check_crcs=check_crcs,
-        ).batch
-        for topic_partition, of_partition in polled.items()
-        for batches in of_partition
-    ]
-    if not parts:
-        read_columns(b"", topic="", partition=0, columns=wanted)
-        return SCHEMA.empty_table().select(list(wanted))
+        )
+        left_bytes -= len(data)
+    parts.append(reader.finish())
     return pa.concat_tables([pa.Table.from_batches([part]) for part in parts], promote_options="permissive")

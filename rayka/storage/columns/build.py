@@ -6,6 +6,7 @@ about as much as all other work on them.
 
 from __future__ import annotations
 
+import struct
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 _MAX_AHEAD = 1 << 28
 _SPARE = 1.05
 _MICROSECONDS = 1000
+_INT = struct.Struct("=i")
 
 
 class Column(Protocol):
@@ -212,17 +214,26 @@ class TimestampTypeColumn(_NumberColumn):
 
 
 class ConstantColumn:
-    """The same value in every row: topic and partition. `values` is an array of it alone: pa.scalar imports pandas."""
+    """One value for all records of a partition: its subclasses have the topic and the number."""
 
-    def __init__(self, values: pa.Array) -> None:
-        (self._value,) = values
-        self._value_size: int = values.nbytes
-        self._rows = 0
+    arrow_type: pa.DataType
 
-    @property
-    def size(self) -> int:
-        """See `Column`."""
-        return self._rows * self._value_size
+    def __init__(self) -> None:
+        self._partition: tuple[str, int] | None = None
+        self._values: list[pa.Scalar] = []
+        self._rows: list[int] = []
+        self._value_size = 0
+        self.size = 0
+
+    def begin(self, topic: str, partition: int) -> None:
+        """The records that follow are of this partition."""
+        if self._partition == (topic, partition):
+            return
+        self._partition = topic, partition
+        values = self._value(topic, partition)
+        self._values.append(values[0])
+        self._value_size = values.nbytes
+        self._rows.append(0)
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
@@ -230,11 +241,37 @@ class ConstantColumn:
 
     def extend(self, rows: int) -> None:
         """Add `rows` rows."""
-        self._rows += rows
+        self._rows[-1] += rows
+        self.size += rows * self._value_size
 
     def finish(self) -> pa.Array:
         """See `Column`."""
-        return pa.repeat(self._value, self._rows)
+        parts = [pa.repeat(value, rows) for value, rows in zip(self._values, self._rows, strict=True)]
+        return pa.concat_arrays(parts) if parts else pa.nulls(0, self.arrow_type)
+
+    def _value(self, topic: str, partition: int) -> pa.Array:
+        """An array of the value alone: pa.scalar imports pandas."""
+        raise NotImplementedError
+
+
+class TopicColumn(ConstantColumn):
+    """The topic, as a string."""
+
+    arrow_type = pa.string()
+
+    def _value(self, topic: str, partition: int) -> pa.Array:
+        text = topic.encode()
+        buffers = [None, pa.py_buffer(_INT.pack(0) + _INT.pack(len(text))), pa.py_buffer(text)]
+        return pa.Array.from_buffers(pa.string(), 1, buffers)
+
+
+class PartitionColumn(ConstantColumn):
+    """The number of the partition, as int32."""
+
+    arrow_type = pa.int32()
+
+    def _value(self, topic: str, partition: int) -> pa.Array:
+        return pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(_INT.pack(partition))])
 
 
 class HeadersColumn:

@@ -176,17 +176,24 @@ def locate_records(chunk: RecordChunk, start_offset: int, end_offset: int, room:
     )
     if broken != SOUND:
         raise _corrupt(chunk.headers[broken])
-    types = np.array([header.timestamp_type for header in chunk.headers], np.int32)
     return ChunkRecords(
         chunk.data,
         progress,
         room.offsets[:rows],
         room.timestamps[:rows],
-        np.repeat(types, np.diff(batch_rows, append=rows)),
+        _timestamp_types(chunk.headers, batch_rows, rows),
         room.keys.head(rows),
         room.values.head(rows),
         *room.tails.head(rows),
     )
+
+
+def _timestamp_types(headers: Sequence[BatchHeader], batch_rows: Longs, rows: int) -> Ints:
+    """That of each row."""
+    types = [int(header.timestamp_type) for header in headers]
+    if types.count(types[0]) == len(types):
+        return np.full(rows, types[0], np.int32)
+    return np.repeat(np.array(types, np.int32), np.diff(batch_rows, append=rows))
 
 
 def _batch_table(chunk: RecordChunk) -> Longs:
@@ -216,7 +223,8 @@ def locate_all_headers(records: ChunkRecords) -> LocatedHeaders:
     _check(records, count_headers(data, positions, ends, rows))
     count = int(rows[-1])
     keys, values = FieldPositions.empty(count), FieldPositions.empty(count)
-    _check(records, locate_headers(data, positions, ends, rows, *keys, *values))
+    if count:
+        _check(records, locate_headers(data, positions, ends, rows, *keys, *values))
     return LocatedHeaders(rows, keys, values)
 
 

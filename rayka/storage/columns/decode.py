@@ -131,12 +131,15 @@ def locate(
 def count_headers(data: Bytes, positions: Ints, ends: Ints, header_rows: Longs) -> int:
     """Set `header_rows[i + 1]` to the number of headers of records 0 to i.
 
-    Moves `positions` from the header counts to the first headers. Returns SOUND or the broken record.
+    Moves `positions` from the header counts to the first headers. Returns SOUND or the broken record. The headers
+    themselves are not looked at: only a record without any is known to be whole.
     """
     header_rows[0] = 0
     for row in range(len(positions)):
         count, position = read_varint(data, positions[row], ends[row])
         if position < 0 or count < 0 or count > (ends[row] - position) // 2:
+            return row
+        if count == 0 and position != ends[row]:
             return row
         positions[row] = position
         header_rows[row + 1] = header_rows[row] + count

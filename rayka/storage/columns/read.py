@@ -11,7 +11,6 @@ pyarrow: the extra `columns` of the package.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -26,8 +25,10 @@ from rayka.storage.columns.build import (
     HeadersColumn,
     KeyColumn,
     OffsetColumn,
+    PartitionColumn,
     TimestampColumn,
     TimestampTypeColumn,
+    TopicColumn,
     ValueColumn,
 )
 from rayka.storage.columns.chunks import PositionedHeader, Room, chunks, locate_records
@@ -54,7 +55,6 @@ SCHEMA = pa.schema(
 """All columns. key and value are large_binary in a table in which they hold 2 GiB or more."""
 COLUMNS: tuple[str, ...] = tuple(SCHEMA.names)
 END = 2**63 - 1
-_INT = struct.Struct("=i")
 
 
 class Columns(NamedTuple):
@@ -77,62 +77,109 @@ def read_columns(
     check_crcs: bool = True,
     max_bytes: int = END,
 ) -> Columns:
-    """The records of all complete batches in `buffer` with offsets from `start_offset` up to `end_offset`.
-
-    Control batches are left out, and under read_committed (`aborted_transactions` not None) aborted ones too.
-    A read whose columns have `max_bytes` of memory, or a little more, ends there, with a whole batch; what only headers
-    count is not limited. Raises CORRUPT_MESSAGE where the bytes are not as the format says, and the errors of
-    `decompress`.
-    """
-    built = [_new_column(name, topic, partition) for name in columns]
-    headers = list(iter_headers(buffer))
-    batches = [
-        (position, header)
-        for position, header in iter_visible(buffer, headers, aborted_transactions)
-        if header.next_offset > start_offset and header.base_offset < end_offset
-    ]
-    for position, header in batches if check_crcs else ():
-        ensure_intact(buffer, position, header)
-    constant = [column for column in built if isinstance(column, ConstantColumn)]
-    if len(constant) == len(built):
-        batches, max_bytes = _count_whole(batches, start_offset, end_offset, constant), END
-    done = _fill(built, buffer, batches, start_offset, end_offset, max_bytes)
-    batch = _record_batch(columns, built)
-    if not headers:
-        return Columns(batch, start_offset, 0)
-    position, last = headers[-1] if done == len(batches) else batches[done - 1]
-    return Columns(batch, last.next_offset, position + last.size_in_bytes)
+    """The records of all complete batches in `buffer`, as `ColumnsReader.read` reads them."""
+    reader = ColumnsReader(columns, len(buffer))
+    next_offset, size_in_log = reader.read(
+        buffer,
+        topic=topic,
+        partition=partition,
+        start_offset=start_offset,
+        end_offset=end_offset,
+        aborted_transactions=aborted_transactions,
+        check_crcs=check_crcs,
+        max_bytes=max_bytes,
+    )
+    return Columns(reader.finish(), next_offset, size_in_log)
 
 
-def _fill(
-    columns: Sequence[Column],
-    buffer: Buffer,
-    batches: Sequence[PositionedHeader],
-    start_offset: int,
-    end_offset: int,
-    max_bytes: int,
-) -> int:
-    """Append the records of the batches to the columns, up to `max_bytes`; how many batches that were."""
-    room, done = Room(), 0
-    for chunk in chunks(buffer, batches):
-        done += len(chunk.headers)
-        records = locate_records(chunk, start_offset, end_offset, room, done / len(batches))
-        for column in columns:
-            column.append(records)
-        if sum(column.size for column in columns) >= max_bytes:
-            break
-    return done
+class ColumnsReader:
+    """Columns that are filled from one buffer after another, which costs less than columns for each buffer."""
 
+    def __init__(self, columns: Sequence[str], total_bytes: int) -> None:
+        """`total_bytes`: the size of all buffers. Raises INVALID_REQUEST for an unknown column."""
+        self._names = columns
+        self._columns = [_new_column(name) for name in columns]
+        self._constant = [column for column in self._columns if isinstance(column, ConstantColumn)]
+        self._total_bytes = max(total_bytes, 1)
+        self._done_bytes = 0
+        self._room = Room()
 
-def _record_batch(names: Sequence[str], columns: Sequence[Column]) -> pa.RecordBatch:
-    arrays = [column.finish() for column in columns]
-    fields = [SCHEMA.field(name).with_type(array.type) for name, array in zip(names, arrays, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    @property
+    def size(self) -> int:
+        """Bytes of all columns so far, or nearly."""
+        return sum(column.size for column in self._columns)
+
+    def read(
+        self,
+        buffer: Buffer,
+        *,
+        topic: str,
+        partition: int,
+        start_offset: int = 0,
+        end_offset: int = END,
+        aborted_transactions: Sequence[AbortedTransaction] | None = None,
+        check_crcs: bool = True,
+        max_bytes: int = END,
+    ) -> tuple[int, int]:
+        """Append the records of all complete batches in `buffer` with offsets from `start_offset` up to `end_offset`.
+
+        Control batches are left out, and under read_committed (`aborted_transactions` not None) aborted ones too.
+        A read whose columns have `max_bytes` of memory, or a little more, ends there, with a whole batch; what only
+        headers count is not limited. Returns the offset behind the last batch, and the bytes of the log up to there.
+        Raises CORRUPT_MESSAGE where the bytes are not as the format says, and the errors of `decompress`; what was
+        read can't be used then.
+        """
+        headers = list(iter_headers(buffer))
+        batches = [
+            (position, header)
+            for position, header in iter_visible(buffer, headers, aborted_transactions)
+            if header.next_offset > start_offset and header.base_offset < end_offset
+        ]
+        for position, header in batches if check_crcs else ():
+            ensure_intact(buffer, position, header)
+        for column in self._constant:
+            column.begin(topic, partition)
+        if len(self._constant) == len(self._columns):
+            batches, max_bytes = _count_whole(batches, start_offset, end_offset, self._constant), END
+        done = self._fill(buffer, batches, start_offset, end_offset, max_bytes)
+        self._done_bytes += len(buffer)
+        if not headers:
+            return start_offset, 0
+        position, last = headers[-1] if done == len(batches) else batches[done - 1]
+        return last.next_offset, position + last.size_in_bytes
+
+    def finish(self) -> pa.RecordBatch:
+        """All that was read."""
+        arrays = [column.finish() for column in self._columns]
+        fields = [SCHEMA.field(name).with_type(array.type) for name, array in zip(self._names, arrays, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _fill(
+        self,
+        buffer: Buffer,
+        batches: Sequence[PositionedHeader],
+        start_offset: int,
+        end_offset: int,
+        max_bytes: int,
+    ) -> int:
+        """Append the records of the batches to the columns, up to `max_bytes`; how many batches that were."""
+        done = 0
+        for chunk in chunks(buffer, batches):
+            done += len(chunk.headers)
+            progress = (self._done_bytes + len(buffer) * done / len(batches)) / self._total_bytes
+            records = locate_records(chunk, start_offset, end_offset, self._room, min(progress, 1.0))
+            for column in self._columns:
+                column.append(records)
+            if max_bytes != END and self.size >= max_bytes:
+                break
+        return done
 
 
 _NEW_COLUMN: Mapping[str, Callable[[], Column]] = {
     "key": KeyColumn,
     "value": ValueColumn,
+    "topic": TopicColumn,
+    "partition": PartitionColumn,
     "offset": OffsetColumn,
     "timestamp": TimestampColumn,
     "timestampType": TimestampTypeColumn,
@@ -140,13 +187,7 @@ _NEW_COLUMN: Mapping[str, Callable[[], Column]] = {
 }
 
 
-def _new_column(name: str, topic: str, partition: int) -> Column:
-    if name == "topic":
-        text = topic.encode()
-        buffers = [None, pa.py_buffer(_INT.pack(0) + _INT.pack(len(text))), pa.py_buffer(text)]
-        return ConstantColumn(pa.Array.from_buffers(pa.string(), 1, buffers))
-    if name == "partition":
-        return ConstantColumn(pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(_INT.pack(partition))]))
+def _new_column(name: str) -> Column:
     try:
         return _NEW_COLUMN[name]()
     except KeyError:
