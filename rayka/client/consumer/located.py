@@ -56,7 +56,7 @@ def locate_batches(
         chunk = sliced(buffer, batches)
     first_offset = position if batches[0][1].base_offset < position else _FIRST
     records = locate_records(chunk, first_offset, _END, Room(), 1.0)
-    return LocatedRecords(topic_partition, records, locate_all_headers(records))
+    return LocatedRecords(topic_partition, records, locate_all_headers(records) if records.has_headers else None)
 
 
 def _decompressed(buffer: memoryview, batches: Sequence[PositionedHeader]) -> Iterator[tuple[BatchHeader, bytes]]:
@@ -87,7 +87,7 @@ class LocatedRecords:
         "_values",
     )
 
-    def __init__(self, topic_partition: TopicPartition, records: Any, headers: LocatedHeaders) -> None:
+    def __init__(self, topic_partition: TopicPartition, records: Any, headers: LocatedHeaders | None) -> None:
         self._topic, self._partition = topic_partition
         self._data: Any = records.data
         self._begins, self._ends = records.keys.positions, records.record_ends
@@ -98,7 +98,7 @@ class LocatedRecords:
         self._timestamp_types = None if is_uniform else types
         self._keys, self._has_keys = records.keys, bool((records.keys.lengths >= 0).any())
         self._values = records.values
-        self._headers = headers if len(headers.keys.lengths) else None
+        self._headers = headers if headers is not None and len(headers.keys.lengths) else None
 
     def __len__(self) -> int:
         return len(self._offsets)

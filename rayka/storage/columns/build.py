@@ -95,14 +95,15 @@ class _Binary:
         """Bytes of the fields and of the offsets to them."""
         return self._copied.nbytes + self._offsets.nbytes + self._nulls_ahead * self._offsets.itemsize
 
-    def append(self, data: Bytes, fields: FieldPositions, progress: float) -> None:
+    def append(self, data: Bytes, fields: FieldPositions, size: int | None, progress: float) -> None:
+        """Copy fields that have `size` bytes in all; None if all of them are null."""
         rows = len(fields.lengths)
-        if fields.lengths.max(initial=-1) < 0:
+        if size is None:
             self._nulls_ahead += rows
             return
         self._write_nulls(progress)
         start = self._copied.size
-        copied = self._copied.extend(int(np.maximum(fields.lengths, 0).sum(dtype=np.int64)), progress)
+        copied = self._copied.extend(size, progress)
         gather(
             data, *fields, start, copied, self._offsets.extend(rows, progress), self._is_valid.extend(rows, progress)
         )
@@ -146,7 +147,7 @@ class KeyColumn:
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
-        self._binary.append(records.data, records.keys, records.progress)
+        self._binary.append(records.data, records.keys, records.key_bytes, records.progress)
 
     def finish(self) -> pa.Array:
         """See `Column`."""
@@ -158,7 +159,7 @@ class ValueColumn(KeyColumn):
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
-        self._binary.append(records.data, records.values, records.progress)
+        self._binary.append(records.data, records.values, records.value_bytes, records.progress)
 
 
 class _NumberColumn:
@@ -291,14 +292,17 @@ class HeadersColumn:
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`; raises CORRUPT_MESSAGE."""
+        if not records.has_headers:
+            self._ends.extend(len(records.offsets), records.progress)[:] = self._count
+            return
         rows, keys, values = locate_all_headers(records)
         count = len(keys.lengths)
         ends = self._ends.extend(len(rows) - 1, records.progress)
         np.add(rows[1:], self._count, out=ends, casting="unsafe")
         self._count += count
         if count:
-            self._keys.append(records.data, keys, records.progress)
-            self._values.append(records.data, values, records.progress)
+            self._keys.append(records.data, keys, _size(keys), records.progress)
+            self._values.append(records.data, values, _size(values), records.progress)
 
     def finish(self) -> pa.Array:
         """See `Column`."""
@@ -312,6 +316,13 @@ class HeadersColumn:
         validity = pa.py_buffer(np.packbits(has_headers, bitorder="little"))
         nulls = rows - int(np.count_nonzero(has_headers))
         return pa.Array.from_buffers(HEADERS_TYPE, rows, [validity, self._ends.buffer()], nulls, children=[struct])
+
+
+def _size(fields: FieldPositions) -> int | None:
+    """The bytes of all fields, None if all are null."""
+    if fields.lengths.max(initial=-1) < 0:
+        return None
+    return int(np.maximum(fields.lengths, 0).sum(dtype=np.int64))
 
 
 def _strings(binary: _Binary) -> pa.Array:

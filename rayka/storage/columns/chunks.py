@@ -20,7 +20,7 @@ from rayka.storage.columns.decode import (
     Longs,
     RecordPositions,
     count_headers,
-    locate,
+    locate_and_count,
     locate_headers,
 )
 from rayka.storage.format.batch import (
@@ -57,7 +57,11 @@ class FieldPositions(NamedTuple):
 
 
 class ChunkRecords(NamedTuple):
-    """The records of one chunk. `progress`: the part of all input that ends with it, above 0 and up to 1."""
+    """The records of one chunk. `progress`: the part of all input that ends with it, above 0 and up to 1.
+
+    `key_bytes` and `value_bytes` are the sizes of all keys and values, None where all are null. Where `has_headers` is
+    false no record has any.
+    """
 
     data: Bytes
     progress: float
@@ -68,6 +72,9 @@ class ChunkRecords(NamedTuple):
     values: FieldPositions
     header_positions: Ints
     record_ends: Ints
+    key_bytes: int | None
+    value_bytes: int | None
+    has_headers: bool
 
 
 class LocatedHeaders(NamedTuple):
@@ -91,6 +98,7 @@ class Room:
 
     def __init__(self) -> None:
         self._rows = 0
+        self.totals = np.empty(5, np.int64)
 
     def reserve(self, rows: int) -> None:
         """Make room for `rows` records."""
@@ -163,19 +171,22 @@ def _bytes(buffer: Buffer, start: int, size: int) -> Bytes:
 
 
 def locate_records(chunk: RecordChunk, start_offset: int, end_offset: int, room: Room, progress: float) -> ChunkRecords:
-    table = _batch_table(chunk)
-    room.reserve(int(table[:, 2].sum()))
-    batch_rows = np.empty(len(table), np.int64)
-    rows, broken = locate(
+    """The records of a chunk with offsets from `start_offset` up to `end_offset`. Raises CORRUPT_MESSAGE."""
+    batches = [_batch_row(span, header) for span, header in zip(chunk.spans, chunk.headers, strict=True)]
+    room.reserve(sum(header.record_count for header in chunk.headers))
+    batch_rows = np.empty(len(batches), np.int64)
+    rows, broken = locate_and_count(
         chunk.data,
-        table,
+        np.array(batches, np.int64),
         start_offset,
         end_offset,
         batch_rows,
         RecordPositions(room.offsets, room.timestamps, *room.keys, *room.values, *room.tails),
+        room.totals,
     )
     if broken != SOUND:
         raise _corrupt(chunk.headers[broken])
+    key_bytes, keys, value_bytes, values, with_headers = room.totals.tolist()
     return ChunkRecords(
         chunk.data,
         progress,
@@ -185,6 +196,9 @@ def locate_records(chunk: RecordChunk, start_offset: int, end_offset: int, room:
         room.keys.head(rows),
         room.values.head(rows),
         *room.tails.head(rows),
+        key_bytes if keys else None,
+        value_bytes if values else None,
+        with_headers > 0,
     )
 
 
@@ -194,11 +208,6 @@ def _timestamp_types(headers: Sequence[BatchHeader], batch_rows: Longs, rows: in
     if types.count(types[0]) == len(types):
         return np.full(rows, types[0], np.int32)
     return np.repeat(np.array(types, np.int32), np.diff(batch_rows, append=rows))
-
-
-def _batch_table(chunk: RecordChunk) -> Longs:
-    rows = [_batch_row(span, header) for span, header in zip(chunk.spans, chunk.headers, strict=True)]
-    return np.array(rows, np.int64)
 
 
 def _batch_row(span: tuple[int, int], header: BatchHeader) -> tuple[int, int, int, int, int, int]:
@@ -223,8 +232,7 @@ def locate_all_headers(records: ChunkRecords) -> LocatedHeaders:
     _check(records, count_headers(data, positions, ends, rows))
     count = int(rows[-1])
     keys, values = FieldPositions.empty(count), FieldPositions.empty(count)
-    if count:
-        _check(records, locate_headers(data, positions, ends, rows, *keys, *values))
+    _check(records, locate_headers(data, positions, ends, rows, *keys, *values))
     return LocatedHeaders(rows, keys, values)
 
 

@@ -128,18 +128,45 @@ def locate(
 
 
 @compiled
+def locate_and_count(
+    data: Bytes,
+    batches: Longs,
+    first_offset: int,
+    end_offset: int,
+    batch_rows: Longs,
+    found: RecordPositions,
+    totals: Longs,
+) -> tuple[int, int]:
+    """As `locate`; sets `totals` to the bytes and the number of keys, those of values, and how many records may have
+    headers. One that is not counted has none and ends right behind their count.
+    """
+    rows, broken = locate(data, batches, first_offset, end_offset, batch_rows, found)
+    totals[:] = 0
+    for row in range(rows):
+        key_length = found.key_lengths[row]
+        value_length = found.value_lengths[row]
+        if key_length >= 0:
+            totals[0] += key_length
+            totals[1] += 1
+        if value_length >= 0:
+            totals[2] += value_length
+            totals[3] += 1
+        position: Any = np.uint64(found.header_positions[row])
+        if found.header_positions[row] + 1 != found.record_ends[row] or data[position] != 0:
+            totals[4] += 1
+    return rows, broken
+
+
+@compiled
 def count_headers(data: Bytes, positions: Ints, ends: Ints, header_rows: Longs) -> int:
     """Set `header_rows[i + 1]` to the number of headers of records 0 to i.
 
-    Moves `positions` from the header counts to the first headers. Returns SOUND or the broken record. The headers
-    themselves are not looked at: only a record without any is known to be whole.
+    Moves `positions` from the header counts to the first headers. Returns SOUND or the broken record.
     """
     header_rows[0] = 0
     for row in range(len(positions)):
         count, position = read_varint(data, positions[row], ends[row])
         if position < 0 or count < 0 or count > (ends[row] - position) // 2:
-            return row
-        if count == 0 and position != ends[row]:
             return row
         positions[row] = position
         header_rows[row + 1] = header_rows[row] + count

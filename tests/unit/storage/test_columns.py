@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 from benchmarks.batches import write_columns
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns import build as columns_build
+from rayka.storage.columns.native_code import NativeCode
 from rayka.storage.columns.read import SCHEMA, read_columns
 from rayka.storage.format.batch import HEADER, read_header, seal
 from rayka.storage.format.compression import Codec
@@ -237,3 +239,45 @@ def test_the_brokers_path_does_not_import_the_compiler() -> None:
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert output.stdout.strip() == "[]"
+
+
+def without_last_value_byte(value: bytes) -> bytearray:
+    """A batch of one record whose value ends one byte early: the count of headers begins there."""
+    log = build_batch([Record(0, NOW, None, value)])
+    length = len(log) - 1 - len(value) - 1
+    assert log[length] == 2 * len(value)
+    log[length] -= 2
+    seal(log, 0, len(log))
+    return log
+
+
+def test_a_header_count_of_zero_may_take_two_bytes() -> None:
+    log = without_last_value_byte(b"ab\x80")
+    (record,) = read_records(log)
+    assert (record.value, record.headers) == (b"ab", ())
+    columns = read(log)
+    assert columns.column("value").to_pylist() == [b"ab"]
+    assert columns.column("headers").to_pylist() == [None]
+
+
+def test_a_record_ends_behind_a_header_count_of_zero() -> None:
+    log = without_last_value_byte(b"ab\x00")
+    assert read(log, columns=["value"]).column("value").to_pylist() == [b"ab"]
+    assert refusal(log).code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_column_costs_a_call_of_compiled_code_only_where_it_has_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls cost as much as the work on records of a kilobyte."""
+    calls, run = [], NativeCode.run
+    read(build_batch(RECORDS))
+
+    def counting(code: NativeCode, slots: array[int], is_brief: bool) -> None:
+        calls.append(code)
+        run(code, slots, is_brief)
+
+    monkeypatch.setattr(NativeCode, "run", counting)
+    read(build_batch([Record(0, NOW, None, b"value"), Record(1, NOW, None, None)]))
+    assert len(calls) == 2  # to locate the records, and to copy the values
+    calls.clear()
+    read(build_batch([Record(0, NOW, None, None)]))
+    assert len(calls) == 1
