@@ -21,6 +21,7 @@ binary serves Python 3.11 and later. */
 #define NULL_LENGTH 1           /* the varint of -1 */
 #define FIRST_TIMESTAMPS 16
 #define RECORD_FIELDS 8
+#define MOST_BYTES INT32_MAX    /* of a batch: its length is an int32 */
 
 typedef struct {
     PyObject_HEAD
@@ -135,6 +136,8 @@ static PyObject *put_record(RecordsBuilder *self, Field value, Field key, int64_
     Py_ssize_t end = self->size + varint_size(zigzag(body)) + body;
     if (self->is_closed || (end > self->reserved && !may_reserve) || (self->count && end > self->limit))
         Py_RETURN_NONE;
+    if (end > MOST_BYTES)
+        return PyErr_Format(PyExc_OverflowError, "a batch of %zd bytes is too large", end);
     if ((end > self->reserved && !reserve(self, end)) || !reserve_timestamp(self))
         return PyErr_NoMemory();
     PyObject *index = PyLong_FromSsize_t(self->count);
@@ -220,6 +223,8 @@ static PyObject *builder_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     Py_ssize_t limit, step;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "nn", names, &limit, &step))
         return NULL;
+    if (limit < 0 || limit > MOST_BYTES || step < 0 || step > MOST_BYTES)
+        return PyErr_Format(PyExc_ValueError, "limit and step must be from 0 up to %d", MOST_BYTES);
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     RecordsBuilder *self = (RecordsBuilder *)allocate(type, 0);
     if (self == NULL)
@@ -318,17 +323,31 @@ enum { DATA, OFFSETS, TIMESTAMPS, KEY_POSITIONS, KEY_LENGTHS, VALUE_POSITIONS, V
 
 static const Py_ssize_t WIDTHS[COLUMNS] = {1, 8, 8, 4, 4, 4, 4};
 
+static inline Py_ssize_t int32_at(const Py_buffer *columns, int column, Py_ssize_t row)
+{
+    int32_t number;             /* a column may begin at any address */
+    memcpy(&number, (const char *)columns[column].buf + row * WIDTHS[column], sizeof(number));
+    return number;
+}
+
+static inline int64_t int64_at(const Py_buffer *columns, int column, Py_ssize_t row)
+{
+    int64_t number;
+    memcpy(&number, (const char *)columns[column].buf + row * WIDTHS[column], sizeof(number));
+    return number;
+}
+
 static inline Py_ssize_t length_at(const Py_buffer *columns, int lengths, Py_ssize_t row)
 {
-    Py_ssize_t length = ((const int32_t *)columns[lengths].buf)[row];
+    Py_ssize_t length = int32_at(columns, lengths, row);
     return length < 0 ? 0 : length;
 }
 
 /* A new reference to bytes or None; NULL with an exception if the field is not inside the data. */
 static inline PyObject *make_field(const Py_buffer *columns, int positions, Py_ssize_t row)
 {
-    Py_ssize_t position = ((const int32_t *)columns[positions].buf)[row];
-    Py_ssize_t length = ((const int32_t *)columns[positions + 1].buf)[row];
+    Py_ssize_t position = int32_at(columns, positions, row);
+    Py_ssize_t length = int32_at(columns, positions + 1, row);
     if (length < 0) {
         Py_INCREF(Py_None);
         return Py_None;
@@ -351,30 +370,29 @@ typedef struct {
 
 static PyObject *make_record(allocfunc allocate, const Common *common, const Py_buffer *columns, Py_ssize_t row)
 {
-    PyObject *record = allocate(common->type, RECORD_FIELDS);
-    if (record == NULL)
-        return NULL;
     PyObject *fields[RECORD_FIELDS] = {
         shared(common->topic),
         shared(common->partition),
-        PyLong_FromLongLong(((const int64_t *)columns[OFFSETS].buf)[row]),
-        PyLong_FromLongLong(((const int64_t *)columns[TIMESTAMPS].buf)[row]),
+        PyLong_FromLongLong(int64_at(columns, OFFSETS, row)),
+        PyLong_FromLongLong(int64_at(columns, TIMESTAMPS, row)),
         shared(common->timestamp_type),
         make_field(columns, KEY_POSITIONS, row),
         make_field(columns, VALUE_POSITIONS, row),
         shared(common->headers),
     };
     int is_whole = 1;
-    for (int field = 0; field < RECORD_FIELDS; field++) {
+    for (int field = 0; field < RECORD_FIELDS; field++)
         is_whole &= fields[field] != NULL;
-        if (fields[field] != NULL)
+    /* Last: from here on Python code that the garbage collector calls can see it. */
+    PyObject *record = is_whole ? allocate(common->type, RECORD_FIELDS) : NULL;
+    for (int field = 0; field < RECORD_FIELDS; field++) {
+        if (record != NULL)
             PyTuple_SetItem(record, field, fields[field]);
+        else
+            Py_XDECREF(fields[field]);
     }
-    if (!is_whole) {
-        Py_DECREF(record);
-        return NULL;
-    }
-    PyObject_GC_UnTrack(record);        /* it can't be part of a cycle */
+    if (record != NULL)
+        PyObject_GC_UnTrack(record);    /* it can't be part of a cycle */
     return record;
 }
 
@@ -398,11 +416,14 @@ static PyObject *make_all(const Common *common, const Py_buffer *columns, Py_ssi
 static PyObject *make_records(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Common common;
-    PyObject *given[COLUMNS];
+    PyObject *of_all, *of_columns, *given[COLUMNS];
     Py_ssize_t start, end, max_bytes;
-    if (!PyArg_ParseTuple(args, "(O!OOO)(OOOOOOO)nnn", &PyType_Type, &common.type, &common.topic, &common.partition,
-                          &common.timestamp_type, &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
-                          &start, &end, &max_bytes))
+    /* Nothing else keeps the items alive, so they must be in tuples: other sequences may change, or make items anew. */
+    if (!PyArg_ParseTuple(args, "O!O!nnn", &PyTuple_Type, &of_all, &PyTuple_Type, &of_columns, &start, &end, &max_bytes)
+        || !PyArg_ParseTuple(of_all, "O!OOO", &PyType_Type, &common.type, &common.topic, &common.partition,
+                             &common.timestamp_type)
+        || !PyArg_ParseTuple(of_columns, "OOOOOOO", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5],
+                             &given[6]))
         return NULL;
     if (!PyType_IsSubtype(common.type, &PyTuple_Type))
         return PyErr_Format(PyExc_TypeError, "records must be tuples");

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import tracemalloc
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -153,3 +154,52 @@ def test_a_builder_refuses_wrong_arguments() -> None:
             builder.timestamp(index)
     assert len(builder) == 0
     assert builder.put(b"", None, 0, b"") == 0
+
+
+def test_items_that_nothing_keeps_alive_are_refused() -> None:
+    """A list may change while Python code runs, and another sequence may make its items anew each time."""
+    common = ConsumerRecord, TOPIC, PARTITION, None
+    for wrong in ((list(common), columns(), 0, 3, 1), (common, list(columns()), 0, 3, 1)):
+        with pytest.raises(TypeError, match="tuple"):
+            native.make_records(*wrong)
+
+
+def test_no_record_is_seen_before_it_is_whole() -> None:
+    """Python code that the garbage collector calls sees all objects, and to look at a half-made tuple is a crash."""
+
+    class Made(NamedTuple):
+        topic: str
+
+    seen: list[int] = []
+
+    def look(*_: object) -> None:
+        seen.append(sum(type(each) is Made for each in gc.get_objects(0)))
+
+    broken = columns(value_positions=np.array([0, 0, 201], np.int32))
+    threshold = gc.get_threshold()
+    gc.callbacks.append(look)
+    try:
+        raise KeyError  # an error meanwhile is chained to it, and so made at once, which may start a collection
+    except KeyError:
+        gc.set_threshold(1)
+        with contextlib.suppress(ValueError):
+            native.make_records((Made, TOPIC, PARTITION, None), broken, 2, 3, 1)
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(look)
+    assert set(seen) <= {0}
+
+
+def test_columns_may_begin_at_any_address() -> None:
+    moved = [memoryview(b"-" + np.asarray(each).tobytes())[1:] for each in columns()]
+    assert made(tuple(moved)) == made(columns())
+
+
+def test_a_batch_of_two_gigabytes_is_refused() -> None:
+    for wrong in ((-1, 0), (0, -1), (2**31, 0), (0, 2**31), (2**63 - 1, 2**63 - 1)):
+        with pytest.raises(ValueError, match="from 0 up to"):
+            native.RecordsBuilder(*wrong)
+    builder, part = native.RecordsBuilder(2**31 - 1, 0), bytes(2**31 // 3 + 1)
+    with pytest.raises(OverflowError, match="a batch of"):
+        builder.put(part, part, 0, part)
+    assert (len(builder), builder.size, builder.reserved) == (0, 61, 0)
