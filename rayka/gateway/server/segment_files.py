@@ -66,8 +66,11 @@ class SegmentFile:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the file has no name any more."""
-        return not os.fstat(self._descriptor).st_nlink
+        """Whether the file has no name any more, or its file system has lost it."""
+        try:
+            return not os.fstat(self._descriptor).st_nlink
+        except OSError:
+            return True
 
     @property
     def size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -111,6 +112,28 @@ def test_opening_segments_drops_those_that_were_deleted(tmp_path: Path, monkeypa
     monkeypatch.setattr(segment_files, "_LOOK_S", 0)
     assert read(files, second, 0, 6) == b"second"
     wait_until(lambda: open_files(tmp_path) == 1, 60, "the deleted file is closed")
+    files.close()
+
+
+def test_a_file_that_a_file_system_lost_is_dropped_and_no_others_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system whose server lost a file says so of its descriptors too."""
+    files, status = SegmentFiles(), os.fstat
+    lost, other = tmp_path / "1.log", tmp_path / "2.log"
+    for path in (lost, other):
+        path.write_bytes(b"0123")
+    assert read(files, lost, 0, 4) == b"0123"
+
+    def fail_for_lost(descriptor: int) -> os.stat_result:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(lost):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return status(descriptor)
+
+    monkeypatch.setattr(os, "fstat", fail_for_lost)
+    monkeypatch.setattr(segment_files, "_LOOK_S", 0)
+    assert read(files, other, 0, 4) == b"0123"
+    wait_until(lambda: open_files(tmp_path) == 1, 60, "the lost file is closed")
     files.close()
 
 
