@@ -18,7 +18,7 @@ from rayka.types import TopicPartition
 __all__ = ["ActorImage", "BrokerImage", "MetadataImage", "PartitionImage", "TopicImage"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class MetadataImage:
     """Everything that the records up to `version` (the number of batches applied) say."""
 

@@ -3,12 +3,13 @@
 A client that reads one partition outside of fetch sessions, as librdkafka does, repeats its request byte for byte
 except for the correlation id and the fetch offset. The response repeats too, but for offsets and records. A small one
 is put together at once, with its records: each step between an append and the answer to a waiting reader delays that
-reader. The template is valid as long as the cluster's metadata image is the same.
+reader. The template is valid as long as the cluster's metadata image is the same, and keeps no old one in memory.
 """
 
 from __future__ import annotations
 
 import struct
+import weakref
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from rayka.gateway.handlers.fetch.request import FIRST_FLEXIBLE
@@ -80,7 +81,7 @@ class FetchTemplate:
         self._partition = partition
         self.options = options
         self._response_head = empty_response[:-_AFTER_ERROR]
-        self._image = context.broker.image
+        self._image = weakref.ref(context.broker.image)
         self._fetch_max_bytes = context.fetch_max_bytes
         self.process = context.broker.partitions.process_of(partition.topic_partition)
 
@@ -89,7 +90,7 @@ class FetchTemplate:
         frame, position = pending.frame, pending.position
         offset_position = position + len(self._head)
         if (
-            context.broker.image is not self._image
+            context.broker.image is not self._image()
             or context.fetch_max_bytes != self._fetch_max_bytes
             or pending.version != self._version
             or frame[position:offset_position] != self._head

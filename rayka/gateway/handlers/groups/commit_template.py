@@ -2,12 +2,13 @@
 
 A member commits the partitions that it reads, so its requests repeat byte for byte except for the correlation id and,
 for each partition, the offset and the leader epoch. The template keeps the bytes of request and response. It is valid
-as long as the cluster's metadata image is the same.
+as long as the cluster's metadata image is the same, and keeps no old one in memory.
 """
 
 from __future__ import annotations
 
 import struct
+import weakref
 from typing import Final
 
 from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitRequest
@@ -34,7 +35,7 @@ class CommitTemplate:
         self, pending: PendingRequest, image: MetadataImage, request: OffsetCommitRequest, response: bytearray
     ) -> None:
         self._version = pending.version
-        self._image = image
+        self._image = weakref.ref(image)
         self._request = request
         self._response = response
         body = pending.frame[pending.position :]
@@ -51,7 +52,7 @@ class CommitTemplate:
         """A request that is otherwise the same, None if it is not."""
         frame, begin = pending.frame, pending.position
         if (
-            image is not self._image
+            image is not self._image()
             or pending.version != self._version
             or len(frame) - begin != len(self._body)
             or self._without_offsets(frame[begin:]) != self._body

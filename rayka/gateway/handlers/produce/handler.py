@@ -18,6 +18,7 @@ from rayka.gateway.handlers.produce.template import ProduceTemplate
 from rayka.gateway.handlers.produce.up_conversion import convert, needs_conversion
 from rayka.gateway.server.context import Context
 from rayka.gateway.server.request import PendingRequest
+from rayka.metadata.image import MetadataImage
 from rayka.types import AppendRequest, AppendResult
 
 _ACKS: Final = (-1, 0, 1)
@@ -43,22 +44,27 @@ def _append_templated(
     context.busy_poll.request_came(len(records))
     pending.connection.affinity.follow_process(template.process)
     appends = [AppendRequest(template.topic_partition, records)]
+    image = context.broker.image
     future = context.broker.partitions.append(appends, template.params)
     if future.done():
-        _respond_templated(context, pending, template, future)
+        _respond_templated(context, pending, template, image, future)
     else:
-        future.add_done_callback(partial(_respond_templated, context, pending, template))
+        future.add_done_callback(partial(_respond_templated, context, pending, template, image))
 
 
 def _respond_templated(
-    context: Context, pending: PendingRequest, template: ProduceTemplate, future: Future[list[AppendResult]]
+    context: Context,
+    pending: PendingRequest,
+    template: ProduceTemplate,
+    image: MetadataImage,
+    future: Future[list[AppendResult]],
 ) -> None:
     has_lost = bool(pending.connection.lost_batches)
     if not has_lost and not future.cancelled() and not (result := future.result()[0]).error:
         pending.answer_in_parts((template.response(pending.correlation_id, result),))
         context.busy_poll.answered()
     elif not pending.connection.closed:
-        _appended(context, pending, parse(pending, template.image), future)
+        _appended(context, pending, parse(pending, image), future)
 
 
 def _append_decoded(context: Context, pending: PendingRequest) -> None:

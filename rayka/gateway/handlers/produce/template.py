@@ -2,11 +2,12 @@
 
 A client that writes to one partition repeats its request byte for byte except for the correlation id and the
 records, and the response repeats too. The template keeps the bytes of both. It is valid as long as the cluster's
-metadata image is the same.
+metadata image is the same, and keeps no old one in memory.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import Final
 
 from rayka.gateway.handlers.produce.request import FIRST_FLEXIBLE
@@ -31,12 +32,12 @@ class ProduceTemplate:
     __slots__ = (
         "_end",
         "_head",
+        "_image",
         "_records_size",
         "_response",
         "_result_position",
         "_size",
         "_version",
-        "image",
         "params",
         "process",
         "topic_partition",
@@ -54,7 +55,7 @@ class ProduceTemplate:
         result_position: int,
     ) -> None:
         self._head = head
-        self.image = image
+        self._image = weakref.ref(image)
         self._version = version
         self.topic_partition = topic_partition
         self.process = process
@@ -70,7 +71,7 @@ class ProduceTemplate:
         frame, position = pending.frame, pending.position
         records_position = position + len(self._head)
         if (
-            image is not self.image
+            image is not self._image()
             or pending.version != self._version
             or frame[position:records_position] != self._head
         ):
