@@ -7,12 +7,16 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from rayka.testing import wait_until
+
+BOUND_S = 60.0
 STAND_IN = Path(__file__).with_name("stand_in.py")
 RUNNER = """
 import sys
@@ -26,7 +30,7 @@ sys.exit(Supervisor(command, {"listen": "127.0.0.1:0"}, policy).run())
 
 
 class Run:
-    """A supervisor in a process of its own."""
+    """A supervisor in a process of its own, for at most `BOUND_S`: then what is read from it ends."""
 
     def __init__(self, behaviour: str, directory: Path) -> None:
         self.lives: list[tuple[int, int]] = []
@@ -36,6 +40,8 @@ class Run:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._bound = threading.Timer(BOUND_S, self.process.kill)
+        self._bound.start()
 
     def next_life(self) -> tuple[int, int]:
         """Waits for the child's next life: its process id and its orphan's, both as pidfds too."""
@@ -56,6 +62,11 @@ class Run:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
+    def wait_ready_unread(self) -> None:
+        """As `wait_ready`, once standard output is closed: the supervisor then writes to nowhere."""
+        standard_output = f"/proc/{self.process.pid}/fd/1"
+        wait_until(lambda: os.readlink(standard_output) == os.devnull, BOUND_S, "it is ready and finds no reader")
+
     def end(self) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=20)
         return self.process.returncode, out, err
@@ -66,6 +77,7 @@ class Run:
             assert readable, "a process outlived the supervisor"
 
     def close(self) -> None:
+        self._bound.cancel()
         self.process.kill()
         self.process.communicate()
         for pidfd in (fd for life in self.lives for fd in life):
@@ -97,6 +109,7 @@ def test_goes_on_serving_when_nobody_reads_that_it_is_ready(supervised: Run) -> 
     supervised.process.stdout.close()
     supervised.process.stdout = None
     child, _ = supervised.next_life()
+    supervised.wait_ready_unread()
     os.kill(child, signal.SIGKILL)
     supervised.next_life()
     supervised.until("serving on 127.0.0.1:4242 again")
