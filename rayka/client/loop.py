@@ -33,7 +33,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._process_id = os.getpid()  # an interrupt in Thread.is_alive can make it say no for ever
         self._closed = False
-        self._closing = threading.Lock()
+        self._submitting = threading.RLock()  # an object that the collector drops may submit what ends it
         self._thread.start()
 
     @property
@@ -70,14 +70,14 @@ class LoopThread:
             raise
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run the coroutine in the loop. Raises RaykaError after `close`, and in a fork of the process."""
-        if self.is_closed:
-            coroutine.close()
-            reason = (
-                "The connection to the cluster is closed" if self._closed else "A connection can't be used after fork"
-            )
-            raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        """Run the coroutine in the loop; `close` cancels it. Raises RaykaError after `close`, and in a fork."""
+        if not self.is_closed:  # in a fork nobody may give the lock back
+            with self._submitting:
+                if not self._closed:
+                    return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        reason = "The connection to the cluster is closed" if self._closed else "A connection can't be used after fork"
+        raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
 
     def call_soon(self, function: Callable[[*Args], object], *args: *Args) -> None:
         """Call the function in the loop, from any thread. After `close` nothing is called."""
@@ -86,7 +86,7 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancel what still runs, stop the loop and wait for the thread. Safe to repeat."""
-        with self._closing:
+        with self._submitting:  # what a thread has submitted before is in the loop and gets cancelled
             if self._closed:
                 return
             self._closed = True

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -63,6 +65,22 @@ def test_after_close_nothing_runs() -> None:
     loop.call_soon(print)
     with pytest.raises(RaykaError, match="closed"):
         loop.run(asyncio.sleep(0))
+
+
+def test_a_call_during_which_another_thread_closes_the_loop_has_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that the loop does not take any more would wait for ever."""
+    loop, start = LoopThread(), asyncio.run_coroutine_threadsafe
+    closing = threading.Thread(target=loop.close)
+
+    def start_late(*arguments: Any) -> Any:
+        closing.start()
+        closing.join(0.1)  # until it waits for this call
+        return start(*arguments)
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", start_late)
+    with pytest.raises(concurrent.futures.CancelledError):
+        loop.submit(asyncio.Event().wait()).result(30)
+    closing.join(30)
 
 
 def test_waiting_in_its_own_thread_is_refused() -> None:
