@@ -205,6 +205,22 @@ def test_a_topic_that_is_deleted_while_its_reader_waits_is_not_known(tmp_path: P
     run(16, tmp_path, check)
 
 
+@pytest.mark.parametrize("topic_id", [TOPIC_ID, uuid.UUID(int=78)])
+def test_nothing_is_kept_of_a_request_under_whose_wait_the_metadata_changed(topic_id: uuid.UUID, tmp_path: Path) -> None:
+    async def check(case: Case) -> None:
+        result = FetchResult(0, 9, 9, 0, None, case.slice(50))
+        case.connection, case.transport = connect(case.context)
+        feed(case.connection, request_frame(ApiKey.FETCH, 16, _request()))
+        case.broker.image = case.image(topic_id)
+        case.broker.partitions.fetches.pop()[1].set_result([result])
+        case.broker.partitions.fetch_options.clear()
+        await settle()
+        case.broker.partitions.are_here = False
+        await case.check(result if topic_id == TOPIC_ID else None, {0: 3}, 9)
+
+    run(16, tmp_path, check)
+
+
 def test_a_changed_limit_is_taken_up(tmp_path: Path) -> None:
     async def check(case: Case) -> None:
         case.context.fetch_max_bytes = 1000

@@ -118,6 +118,34 @@ def test_a_topic_that_was_deleted_meanwhile_is_not_served(version: int, error: E
     asyncio.run(main())
 
 
+def test_a_topic_that_is_created_again_during_an_append_gets_nothing_for_the_old_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            topic_id = await create(broker)
+            append = broker.partitions.append
+
+            def append_slowly(requests: Any, params: AppendParams) -> Any:
+                """The answer is on its way while the topic is created again."""
+                answered, answer = append(requests, params), asyncio.get_running_loop().create_future()
+                again.append(asyncio.create_task(create_again(answer, answered.result())))
+                return answer
+
+            async def create_again(answer: Any, results: Any) -> None:
+                await broker.controller.delete_topics(["orders"], timeout_ms=1000)
+                await create(broker)
+                answer.set_result(results)
+
+            again: list[Any] = []
+            broker.partitions.append = append_slowly  # type: ignore[method-assign]
+            producer = Producer(client, 13, topic_id)
+            assert (await producer.send(batch(0))).error_code == 0
+            broker.partitions.append = append  # type: ignore[method-assign]
+            assert (await producer.send(batch(1))).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+            assert await offsets(broker) == {0: 0, 1: 0}
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("end", [b"", b"\0\0\1"])
 def test_a_frame_that_ends_wrongly_closes_the_connection(end: bytes, tmp_path: Path) -> None:
     async def main() -> None:

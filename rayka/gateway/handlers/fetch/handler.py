@@ -119,7 +119,8 @@ class Fetch:
         self._last_try = False
         self._is_converted = pending.version < FIRST_WITH_MAGIC_2
         self._offsets: dict[int, int] = {}
-        self._asked: tuple[FetchPartition, FetchOptions] | None = None  # if that was for one partition of this node
+        # If that was for one partition of this node; with the metadata that said so.
+        self._asked: tuple[FetchPartition, FetchOptions, MetadataImage] | None = None
         self._deadline = context.loop.time() + _longest_wait_ms(request) / 1000
 
     def start(self) -> None:
@@ -184,7 +185,7 @@ class Fetch:
             isolation=IsolationLevel(request.isolation),
         )
         if len(wanted) == 1 and not is_copied and not self._last_try:
-            self._asked = wanted[0], options
+            self._asked = wanted[0], options, self._context.broker.image
         future = self._context.broker.partitions.fetch(wanted, **options)
         _when_done(self._pending, future, self._fetched)
 
@@ -265,14 +266,18 @@ class Fetch:
             self._pending.answer_in_parts(parts)
 
     def _keep_template(self) -> None:
-        """The next request of this connection may be for the same partition."""
+        """The next request of this connection may be for the same partition.
+
+        If the metadata changed while the leader waited, the id may stand for no topic now, or the leader be elsewhere.
+        """
         pending, request, result = self._pending, self._request, self._results[0] if self._results else None
         is_alone = len(self._results) == 1 and request.is_outside_of_sessions
         if self._asked is None or not is_alone or result is None or result.records is None:
             return
-        if pending.version < FIRST_VERSION or pending.size > MOST_REQUEST_BYTES:
+        partition, options, image = self._asked
+        is_new = image is not self._context.broker.image
+        if is_new or pending.version < FIRST_VERSION or pending.size > MOST_REQUEST_BYTES:
             return
-        partition, options = self._asked
         options["max_wait_ms"] = _longest_wait_ms(request)
         empty = FetchResponse(0, pending.version, LeaderHints(self._context.broker.image))
         empty.write(ErrorCode.NONE, NO_SESSION_ID, [(self._fetch.partitions[0], self._names[0], FetchResult(0))])

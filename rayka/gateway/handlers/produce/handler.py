@@ -146,11 +146,14 @@ def _end_unanswered(pending: PendingRequest, request: ProduceRequest, results: d
 
 
 def _keep_template(context: Context, pending: PendingRequest, request: ProduceRequest, response: bytearray) -> None:
-    """The next request of this connection may be for the same partition."""
+    """The next request of this connection may be for the same partition.
+
+    It is valid under the metadata that has named the topic: by the time of the answer another one may have the name.
+    """
     topic_partition = request.appends[0].topic_partition
     pending.connection.produce_template = ProduceTemplate(
         bytes(memoryview(pending.frame)[pending.position : request.size_position]),
-        context.broker.image,
+        request.image,
         pending.version,
         topic_partition,
         context.broker.partitions.process_of(topic_partition),

@@ -38,13 +38,15 @@ class ProduceRequest:
 
     `topics` has, for each topic, the bytes that name it (the response repeats them) and how many of `partitions` are
     its own. `faults` are the answers known without a leader; `appends` go to leaders, and `indexes` are their places
-    in `partitions`. `size_position` is where the frame has the size of the last partition's records.
+    in `partitions`. `size_position` is where the frame has the size of the last partition's records. `image` has named
+    the topics.
     """
 
-    __slots__ = ("appends", "faults", "indexes", "params", "partitions", "size_position", "topics")
+    __slots__ = ("appends", "faults", "image", "indexes", "params", "partitions", "size_position", "topics")
 
-    def __init__(self, params: AppendParams) -> None:
+    def __init__(self, params: AppendParams, image: MetadataImage) -> None:
         self.params = params
+        self.image = image
         self.topics: list[tuple[bytes, int]] = []
         self.partitions: list[TopicPartition | int] = []
         self.faults: dict[int, AppendResult] = {}
@@ -77,7 +79,7 @@ def parse(pending: PendingRequest, image: MetadataImage) -> ProduceRequest:
         transactional_id,
         transaction_support(version),
     )
-    request = ProduceRequest(params)
+    request = ProduceRequest(params, image)
     for _ in range(reader.required_array_size(flexible)):
         begin = reader.position
         topic, unknown = _topic(reader, version, flexible, image)
