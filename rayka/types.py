@@ -96,12 +96,14 @@ class AppendRequest(NamedTuple):
 
     `records` is writable: the leader stamps base offset and leader epoch in place.
     `leader_epoch` is the epoch in which the sender believes. A leader in any other epoch refuses the append;
-    -1 stands for the leader's own, whatever it is.
+    -1 stands for the leader's own, whatever it is. With a `topic_id` (16 bytes) the batches are for that topic and no
+    other of its name, whose epochs may be the same.
     """
 
     topic_partition: TopicPartition
     records: memoryview
     leader_epoch: int = NO_LEADER_EPOCH
+    topic_id: bytes | None = None
 
 
 class AppendParams(NamedTuple):

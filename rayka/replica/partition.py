@@ -93,12 +93,14 @@ class Partition:
     ) -> Appended:
         """Append a client's batches; those that begin a transaction have a `verification`.
 
-        Raises RaykaError as `Log.append_as_leader`, and NOT_LEADER_OR_FOLLOWER, INVALID_TOPIC_EXCEPTION,
-        NOT_ENOUGH_REPLICAS.
+        Raises RaykaError as `Log.append_as_leader`, and NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_ID,
+        INVALID_TOPIC_EXCEPTION, NOT_ENOUGH_REPLICAS.
         """
         leader_epoch = self.leader_epoch
         if leader_epoch == NO_LEADER_EPOCH or request.leader_epoch not in (leader_epoch, NO_LEADER_EPOCH):
             raise self._not_leader(request.leader_epoch)
+        if request.topic_id is not None and request.topic_id != self.topic_id.bytes:
+            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_ID, f"the topic id of {self.topic_partition} is {self.topic_id}")
         if self.is_internal and not params.internal_topics_allowed:
             topic = self.topic_partition.topic
             raise RaykaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")

@@ -28,7 +28,7 @@ class FaultyChannel:
         self._connection.loop.run(self._server.stop())
 
     def _serve(self, request: ChannelRequest) -> None:
-        params, ((topic_partition, leader_epoch, _),) = request.message
+        params, ((topic_partition, leader_epoch, _, _),) = request.message
         self.appends += 1
         append = AppendRequest(topic_partition, memoryview(bytearray(request.payload)), leader_epoch)
         future = self._connection.faults.append([append], params)

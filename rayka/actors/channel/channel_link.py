@@ -92,18 +92,21 @@ def shared_frame(requests: Sequence[AppendRequest], params: AppendParams, memory
     if sum(len(request.records) for request in requests) > MOST_REQUEST_BYTES:
         return None
     partitions = []
-    for topic_partition, records, epoch in requests:
+    for topic_partition, records, epoch, topic_id in requests:
         position = memory.position_of(records[RECORD_BATCH_OVERHEAD:])
         if position is None:
             return None
         header = bytes(records[:RECORD_BATCH_OVERHEAD])
-        partitions.append(SharedRecords(topic_partition, epoch, header, position, len(records)))
+        partitions.append(SharedRecords(topic_partition, epoch, header, position, len(records), topic_id))
     return AppendShared(params, tuple(partitions))
 
 
 def append_frame(requests: Sequence[AppendRequest], params: AppendParams) -> tuple[AppendFrame, list[memoryview]]:
     """An append without its record bytes, and these."""
     partitions = tuple(
-        [AppendedRecords(topic_partition, epoch, len(records)) for topic_partition, records, epoch in requests]
+        [
+            AppendedRecords(topic_partition, epoch, len(records), topic_id)
+            for topic_partition, records, epoch, topic_id in requests
+        ]
     )
     return AppendFrame(params, partitions), [request.records for request in requests]

@@ -35,11 +35,15 @@ from rayka.types import (
 
 
 class AppendedRecords(NamedTuple):
-    """Where one partition's batches are in the payload of an append: after those before it, `size` bytes."""
+    """Where one partition's batches are in the payload of an append: after those before it, `size` bytes.
+
+    `topic_id` as in `AppendRequest`.
+    """
 
     topic_partition: TopicPartition
     leader_epoch: int
     size: int
+    topic_id: bytes | None = None
 
 
 class AppendFrame(NamedTuple):
@@ -56,13 +60,17 @@ class ShareMemory(NamedTuple):
 
 
 class SharedRecords(NamedTuple):
-    """One batch of `size` bytes: its header, and where in the sender's memory file the rest of it is."""
+    """One batch of `size` bytes: its header, and where in the sender's memory file the rest of it is.
+
+    `topic_id` as in `AppendRequest`.
+    """
 
     topic_partition: TopicPartition
     leader_epoch: int
     header: bytes
     position: int
     size: int
+    topic_id: bytes | None = None
 
 
 class AppendShared(NamedTuple):

@@ -160,7 +160,7 @@ class Router:
         self, request: AppendRequest, params: AppendParams, future: asyncio.Future[list[AppendResult]]
     ) -> None:
         """The path of most appends, with as little work as possible."""
-        topic_partition, records, _ = request
+        topic_partition, records, _, topic_id = request
         route = self._route(topic_partition)
         if isinstance(route, ErrorCode):
             future.set_result([AppendResult(int(route))])
@@ -171,7 +171,7 @@ class Router:
                 future.set_result([AppendResult(_loss(answer))] if isinstance(answer, Exception) else list(answer))
 
         link, leader_epoch = route
-        link.append((AppendRequest(topic_partition, records, leader_epoch),), params, done)
+        link.append((AppendRequest(topic_partition, records, leader_epoch, topic_id),), params, done)
 
     def _route(self, topic_partition: TopicPartition) -> tuple[LeaderClient, int] | ErrorCode:
         """The link to the leader, and the leader epoch; cached while the image is the same."""

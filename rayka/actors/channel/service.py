@@ -153,10 +153,11 @@ class FrameService:
         params, partitions = request.message
         requests = []
         start = 0
-        for topic_partition, leader_epoch, size in partitions:
+        for topic_partition, leader_epoch, size, topic_id in partitions:
             if not 0 <= size <= len(request.payload) - start:
                 raise RaykaError(ErrorCode.INVALID_REQUEST, f"{size} bytes for {topic_partition} are not there")
-            requests.append(AppendRequest(topic_partition, request.payload[start : start + size], leader_epoch))
+            records = request.payload[start : start + size]
+            requests.append(AppendRequest(topic_partition, records, leader_epoch, topic_id))
             start += size
         self._busy_poll.request_came(start)
         self._server.append(requests, params, partial(self._answer_append, request))
@@ -171,11 +172,11 @@ class FrameService:
         room = self._room(partitions)
         requests = []
         start = 0
-        for topic_partition, leader_epoch, header, position, size in partitions:
+        for topic_partition, leader_epoch, header, position, size, topic_id in partitions:
             records = room[start : start + size]
             records[:RECORD_BATCH_OVERHEAD] = header
             request.memory.read(records[RECORD_BATCH_OVERHEAD:], position)
-            requests.append(AppendRequest(topic_partition, records, leader_epoch))
+            requests.append(AppendRequest(topic_partition, records, leader_epoch, topic_id))
             start += size
         self._busy_poll.request_came(start)
         self._server.append(requests, params, partial(self._answer_append, request))

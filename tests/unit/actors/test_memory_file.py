@@ -137,9 +137,9 @@ def run(directory: Path, check: Callable[[Leader], Awaitable[None]], files: Real
     return leader
 
 
-async def append(client: ChannelLeaderClient, *records: memoryview) -> Any:
+async def append(client: ChannelLeaderClient, *records: memoryview, topic_id: bytes | None = None) -> Any:
     answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    client.append([AppendRequest(NAME, each, 0) for each in records], PARAMS, answered.set_result)
+    client.append([AppendRequest(NAME, each, 0, topic_id) for each in records], PARAMS, answered.set_result)
     return await answered
 
 
@@ -231,6 +231,21 @@ def test_large_batches_of_single_records_lie_in_the_memory(
     assert is_intact(plain, 0, header)
     assert header.record_count == 300
     assert memory.position_of(memoryview(compressed or b"")) is None
+
+
+def test_batches_of_either_kind_are_for_the_topic_with_their_id(tmp_path: Path, memory: MemoryFile) -> None:
+    async def check(leader: Leader) -> None:
+        client = ChannelLeaderClient(leader.path)
+        await append_shared(client, leader, memory)
+        own, other = leader.partition.topic_id.bytes, bytes(range(16))
+        for records in (put(memory, large(1)), memoryview(batch(b"small"))):
+            refused = await append(client, records, topic_id=other)
+            taken = await append(client, records, topic_id=own)
+            assert [refused[0].error, taken[0].error] == [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.NONE]
+        assert leader.seen[-4:] == [AppendShared, AppendShared, AppendFrame, AppendFrame]
+        client.close()
+
+    run(tmp_path, check)
 
 
 class DisturbedFiles(RealFiles):

@@ -206,7 +206,7 @@ def test_a_topic_that_is_deleted_while_its_reader_waits_is_not_known(tmp_path: P
 
 
 @pytest.mark.parametrize("topic_id", [TOPIC_ID, uuid.UUID(int=78)])
-def test_nothing_is_kept_of_a_request_under_whose_wait_the_metadata_changed(topic_id: uuid.UUID, tmp_path: Path) -> None:
+def test_no_template_is_kept_where_the_metadata_changed_during_the_wait(topic_id: uuid.UUID, tmp_path: Path) -> None:
     async def check(case: Case) -> None:
         result = FetchResult(0, 9, 9, 0, None, case.slice(50))
         case.connection, case.transport = connect(case.context)

@@ -346,6 +346,32 @@ def test_the_leader_refuses_a_fetch_by_the_id_of_the_topic_before(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("version", [12, 13])
+def test_the_leader_refuses_a_batch_by_the_id_of_the_topic_before(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            old, image = await create(broker), broker.image
+
+            async def produce(topic_id: uuid.UUID, data: dict[int, bytes | None]) -> list[int]:
+                answer = await call(client, ApiKey.PRODUCE, version, produce_request(version, "orders", topic_id, data))
+                return [partition.error_code for partition in answer.responses[0].partition_responses]
+
+            assert await produce(old, {0: records(b"a")}) == [0]
+            await broker.controller.delete_topics(["orders"], timeout_ms=1000)
+            new = await create(broker)
+            with monkeypatch.context() as patched:
+                patched.setattr(LocalBroker, "image", image)
+                error = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else 0  # a name is any topic's
+                assert await produce(old, {0: records(b"b")}) == [error], "the request repeats the one before"
+                assert await produce(old, {0: records(b"b"), 1: records(b"c")}) == [error, error]
+            for _ in range(2):
+                assert await produce(new, {0: records(b"d")}) == [0]
+
+    asyncio.run(main())
+
+
 def test_a_session_tells_a_topic_that_is_gone_from_one_created_anew(tmp_path: Path) -> None:
     async def main() -> None:
         async with connected(tmp_path) as (client, broker):

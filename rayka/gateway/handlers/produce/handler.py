@@ -19,7 +19,7 @@ from rayka.gateway.handlers.produce.up_conversion import convert, needs_conversi
 from rayka.gateway.server.context import Context
 from rayka.gateway.server.request import PendingRequest
 from rayka.metadata.image import MetadataImage
-from rayka.types import AppendRequest, AppendResult
+from rayka.types import NO_LEADER_EPOCH, AppendRequest, AppendResult
 
 _ACKS: Final = (-1, 0, 1)
 
@@ -43,7 +43,7 @@ def _append_templated(
 ) -> None:
     context.busy_poll.request_came(len(records))
     pending.connection.affinity.follow_process(template.process)
-    appends = [AppendRequest(template.topic_partition, records)]
+    appends = [AppendRequest(template.topic_partition, records, NO_LEADER_EPOCH, template.topic_id)]
     image = context.broker.image
     future = context.broker.partitions.append(appends, template.params)
     if future.done():
@@ -150,12 +150,13 @@ def _keep_template(context: Context, pending: PendingRequest, request: ProduceRe
 
     It is valid under the metadata that has named the topic: by the time of the answer another one may have the name.
     """
-    topic_partition = request.appends[0].topic_partition
+    topic_partition, *_, topic_id = request.appends[0]
     pending.connection.produce_template = ProduceTemplate(
         bytes(memoryview(pending.frame)[pending.position : request.size_position]),
         request.image,
         pending.version,
         topic_partition,
+        topic_id,
         context.broker.partitions.process_of(topic_partition),
         request.params,
         response,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from typing import Final
+from typing import Final, NamedTuple
 
 from rayka.errors import ErrorCode
 from rayka.gateway.server.request import PendingRequest
@@ -82,12 +82,12 @@ def parse(pending: PendingRequest, image: MetadataImage) -> ProduceRequest:
     request = ProduceRequest(params, image)
     for _ in range(reader.required_array_size(flexible)):
         begin = reader.position
-        topic, unknown = _topic(reader, version, flexible, image)
+        topic = _topic(reader, version, flexible, image)
         name = bytes(view[begin : reader.position])
         count = reader.required_array_size(flexible)
         request.topics.append((name, count))
         for _ in range(count):
-            _parse_partition(request, reader, view, version, flexible, topic, unknown)
+            _parse_partition(request, reader, view, version, flexible, topic)
         if flexible:
             reader.skip_tags()
     if flexible:
@@ -95,15 +95,18 @@ def parse(pending: PendingRequest, image: MetadataImage) -> ProduceRequest:
     return request
 
 
-def _topic(
-    reader: FrameReader, version: int, flexible: bool, image: MetadataImage
-) -> tuple[str | None, AppendResult | None]:
-    """The topic's name, or the answer to every partition of a topic whose id is not known."""
+class _Topic(NamedTuple):
+    """A topic of the request, by name or by id; without a name, the id is not known."""
+
+    name: str | None
+    topic_id: bytes | None = None
+
+
+def _topic(reader: FrameReader, version: int, flexible: bool, image: MetadataImage) -> _Topic:
     if version < _FIRST_WITH_TOPIC_ID:
-        return reader.required_string(flexible), None
-    topic_id = reader.topic_id()
-    name = image.topic_names_by_id.get(topic_id or uuid.UUID(int=0))
-    return name, None if name is not None else AppendResult(ErrorCode.UNKNOWN_TOPIC_ID)
+        return _Topic(reader.required_string(flexible))
+    topic_id = reader.topic_id() or uuid.UUID(int=0)
+    return _Topic(image.topic_names_by_id.get(topic_id), topic_id.bytes)
 
 
 def _parse_partition(
@@ -112,8 +115,7 @@ def _parse_partition(
     view: memoryview,
     version: int,
     flexible: bool,
-    topic: str | None,
-    unknown: AppendResult | None,
+    topic: _Topic,
 ) -> None:
     index = len(request.partitions)
     partition = reader.int32()
@@ -122,17 +124,19 @@ def _parse_partition(
     begin = reader.take(max(size, 0))
     if flexible:
         reader.skip_tags()
-    if topic is None:
+    if topic.name is None:
         request.partitions.append(partition)
-    else:
-        request.partitions.append(TopicPartition(topic, partition))
+        request.faults[index] = AppendResult(ErrorCode.UNKNOWN_TOPIC_ID)
+        return
+    topic_partition = TopicPartition(topic.name, partition)
+    request.partitions.append(topic_partition)
     records = view[begin : begin + max(size, 0)]
-    fault = unknown or record_fault(records, version, request.params)
-    if fault is not None or topic is None:
-        request.faults[index] = fault or AppendResult(ErrorCode.UNKNOWN_TOPIC_ID)
+    fault = record_fault(records, version, request.params)
+    if fault is not None:
+        request.faults[index] = fault
         return
     request.indexes.append(index)
-    request.appends.append(AppendRequest(TopicPartition(topic, partition), records))
+    request.appends.append(AppendRequest(topic_partition, records, topic_id=topic.topic_id))
 
 
 def transaction_support(version: int) -> TransactionSupport:

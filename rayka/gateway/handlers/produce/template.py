@@ -26,7 +26,8 @@ class ProduceTemplate:
     """A Produce request for one partition, of version 5 or later, that succeeded.
 
     `head` is what comes between the request's header and the size of its records. `response` is the frame that
-    answered it, with the `RESULT` at `result_position`. `process` is where connections for the partition belong.
+    answered it, with the `RESULT` at `result_position`. `topic_id` is as in `AppendRequest`, and `process` is where
+    connections for the partition belong.
     """
 
     __slots__ = (
@@ -40,6 +41,7 @@ class ProduceTemplate:
         "_version",
         "params",
         "process",
+        "topic_id",
         "topic_partition",
     )
 
@@ -49,6 +51,7 @@ class ProduceTemplate:
         image: MetadataImage,
         version: int,
         topic_partition: TopicPartition,
+        topic_id: bytes | None,
         process: str | None,
         params: AppendParams,
         response: bytearray,
@@ -58,6 +61,7 @@ class ProduceTemplate:
         self._image = weakref.ref(image)
         self._version = version
         self.topic_partition = topic_partition
+        self.topic_id = topic_id
         self.process = process
         self.params = params
         self._response = response
