@@ -18,7 +18,10 @@ half a minute on one with ten times more to do than it can."""
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int, **config: str) -> None:
-    """Create a topic, as soon as there is a controller. Raises AssertionError with what is refused to the end."""
+    """Create a topic, as soon as there is a controller, and wait until a gateway knows it.
+
+    Raises AssertionError with what is refused to the end.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     refusals: list[KafkaError] = []
 
@@ -30,7 +33,13 @@ def create_topic(bootstrap: str, topic: str, partitions: int, **config: str) -> 
             return len(refusals) > 1 and bool(refusals[-1].code() == KafkaError.TOPIC_ALREADY_EXISTS)
         return True
 
+    def is_known() -> bool:
+        found = admin.list_topics(topic, RECOVERY_S).topics[topic]
+        return found.error is None and len(found.partitions) == partitions
+
     wait_until(is_created, RECOVERY_S, lambda: f"the topic {topic}: {refusals[-3:]}")
+    # A controller that was killed may have created it without an answer, so that the gateway has not heard of it yet.
+    wait_until(is_known, RECOVERY_S, lambda: f"the topic {topic} in the metadata")
 
 
 class Writer:
