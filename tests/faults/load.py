@@ -26,12 +26,14 @@ def create_topic(bootstrap: str, topic: str, partitions: int, **config: str) -> 
     refusals: list[KafkaError] = []
 
     def is_created() -> bool:
-        try:
-            admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(RECOVERY_S)
-        except KafkaException as refused:
-            refusals.append(refused.args[0])
-            return len(refusals) > 1 and bool(refusals[-1].code() == KafkaError.TOPIC_ALREADY_EXISTS)
-        return True
+        # An error that is raised keeps the client by its traceback. If librdkafka's thread, which has the answer, then
+        # drops that last, the client ends in that thread, and librdkafka aborts the process.
+        refused = admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].exception(RECOVERY_S)
+        if refused is None:
+            return True
+        assert isinstance(refused, KafkaException), refused
+        refusals.append(refused.args[0])
+        return len(refusals) > 1 and bool(refusals[-1].code() == KafkaError.TOPIC_ALREADY_EXISTS)
 
     def is_known() -> bool:
         found = admin.list_topics(topic, RECOVERY_S).topics[topic]

@@ -66,13 +66,11 @@ class CommittedOffsets:
 
     def _run(self) -> None:
         while not self._stop.wait(0.05):
-            try:
-                (future,) = self._admin.list_consumer_group_offsets([self._wanted], request_timeout=5).values()
-                found = future.result(RECOVERY_S).topic_partitions
-            except KafkaException:
+            (future,) = self._admin.list_consumer_group_offsets([self._wanted], request_timeout=5).values()
+            if isinstance(future.exception(RECOVERY_S), KafkaException):  # not raised: see `create_topic`
                 continue
             self.looks += 1
-            for place in found:
+            for place in future.result().topic_partitions:
                 before = self.seen.get(place.partition, OFFSET_INVALID)
                 if place.error is None and place.offset < before:
                     self.went_back.append(f"partition {place.partition} from {before} to {place.offset}")

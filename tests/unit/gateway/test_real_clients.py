@@ -6,10 +6,14 @@ import asyncio
 import subprocess
 import sys
 import uuid
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.faults import load
 
 ROOT = Path(__file__).parents[3]
 VALUES = [b"value %d" % number for number in range(300)]
@@ -75,6 +79,29 @@ def test_confluent_kafka_administers(bootstrap: str, topic: str) -> None:
     admin.delete_topics([topic])[topic].result(60)
     with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
         admin.delete_topics([topic])[topic].result(60)
+
+
+def test_the_client_that_was_refused_a_topic_ends_with_its_last_user(
+    bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka ends the process if a client ends in its own thread, which keeps the answer a moment longer."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    answers: list[object] = []
+    clients: list[weakref.ref[AdminClient]] = []
+
+    class Noted(AdminClient):
+        def create_topics(self, topics: list[NewTopic], **options: Any) -> Any:
+            futures = super().create_topics(topics, **options)
+            answers.extend(futures.values())
+            clients.append(weakref.ref(self))
+            return futures
+
+    monkeypatch.setattr(load, "AdminClient", Noted)
+    for _ in range(2):
+        load.create_topic(bootstrap, topic, 1)
+    assert len(answers) > 2
+    assert all(client() is None for client in clients)
 
 
 def test_kafka_python(bootstrap: str, topic: str) -> None:
