@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable, Hashable, Sequence
 
 from rayka.actors.channel.link import Done, FetchDone
@@ -15,6 +16,8 @@ from rayka.actors.replica.remote_tier import IN_REMOTE_STORE, RemoteTier, unreac
 from rayka.replica.purgatory import DelayedFetch, Purgatory
 from rayka.replica.replicas import Replicas
 from rayka.types import FetchResult, IsolationLevel, OffsetQuery, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 
 class Reads:
@@ -89,8 +92,12 @@ class Reads:
             self._answer(fetch)
 
     def _answer(self, fetch: DelayedFetch) -> None:
-        results = self._replicas.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation)
-        self._answer_with_remote(fetch, results, fetch.done)
+        """Answer a fetch that was kept. It may fail, but not what it has waited for, nor another fetch."""
+        try:
+            results = self._replicas.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation)
+            self._answer_with_remote(fetch, results, fetch.done)
+        except Exception:
+            logger.exception("a waiting fetch can't be answered: %s", fetch.partitions)
         self._cancel_timer(fetch.key)
 
     def _answer_with_remote(

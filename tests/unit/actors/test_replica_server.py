@@ -419,19 +419,27 @@ def test_an_answered_fetch_leaves_no_timer(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
-def test_an_answer_that_cannot_be_given_leaves_no_timer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", ["append", "commit of a coordinator", "release", "time"])
+def test_a_reader_that_fails_with_its_answer_fails_alone(ends: str, tmp_path: Path) -> None:
+    """Neither the append that it has waited for fails, which is in the log, nor another reader."""
+
+    def fail(results: object) -> None:
+        raise ConnectionError
+
     async def check() -> None:
-        leader = Leader(tmp_path)
-
-        def fail(results: object) -> None:
-            raise ConnectionError
-
-        wanted = FetchParams((FetchPartition(PLAIN, 0, 1 << 20),), 0.05, 1, 1 << 20, IsolationLevel.READ_UNCOMMITTED)
+        leader, answered = Leader(tmp_path), asyncio.Event()
+        wait_s = 0.05 if ends == "time" else 600.0
+        wanted = FetchParams((FetchPartition(PLAIN, 0, 1 << 20),), wait_s, 1, 1 << 20, IsolationLevel.READ_UNCOMMITTED)
         leader.server.fetch(wanted, fail)
-        with pytest.raises(ConnectionError):
-            leader.append(PLAIN)
-        while leader.server.reads._timers:
-            await asyncio.sleep(0.01)
+        leader.server.fetch(wanted, lambda results: answered.set())
+        if ends == "append":
+            assert errors(await leader.append(PLAIN)) == [0]
+        elif ends == "release":
+            leader.server.release(PLAIN)
+        elif ends != "time":
+            assert leader.server.append_as_coordinator(leader.replicas.get(PLAIN), memoryview(batch(b"v")), NOW_MS) == 0
+        await answered.wait()
+        assert not leader.server.reads._timers
         await leader.stop()
 
     asyncio.run(asyncio.wait_for(check(), 60))
