@@ -109,14 +109,15 @@ def test_iteration_goes_on_with_the_records_of_a_poll_that_was_cancelled(cluster
     fill(cluster, 3)
 
     async def main() -> list[ConsumerRecord]:
-        async with cluster.async_consumer(group, auto_offset_reset="earliest", consumer_timeout_ms=2000) as consumer:
+        async with cluster.async_consumer(group, auto_offset_reset="earliest", consumer_timeout_ms=30_000) as consumer:
             await consumer.assign([EVENTS])
             cancelled = asyncio.ensure_future(consumer.poll(timeout_ms=30_000))
             await asyncio.sleep(0)
             state = consumer._fetcher.partitions[EVENTS]
             wait_until(lambda: state.position == 3, 60, "records have come")
             cancelled.cancel()
-            return [record async for record in consumer]
+            found = [await anext(consumer) for _ in range(3)]
+            return found + [record for records in (await consumer.poll(timeout_ms=200)).values() for record in records]
 
     assert numbers(asyncio.run(asyncio.wait_for(main(), 60))) == [0, 1, 2]
 

@@ -327,6 +327,8 @@ def test_a_renewed_lock_outlasts_the_others(cluster: Cluster) -> None:
             for _ in range(3):
                 assert other.poll(timeout_ms=1200) == []
                 slow.renew(record)
+            configure(cluster, **{"share.record.lock.duration.ms": "1000"})
+            slow.renew(record)
             assert len(take(other, 1)) == 1, "without a renewal the lock expires"
         slow.acknowledge(record)
         slow.commit()

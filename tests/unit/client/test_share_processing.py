@@ -13,6 +13,7 @@ from rayka.client.share.blocking import ShareConsumer
 from rayka.client.share.consumer import CommitResults
 from rayka.coordinator.shares.requests import StateBatch
 from rayka.errors import ErrorCode, RaykaError
+from rayka.testing import wait_until
 from tests.unit.client.test_share_consumer import broker_config as broker_config
 from tests.unit.client.test_share_consumer import cluster, forget_leaders, take, write
 
@@ -139,7 +140,7 @@ def test_an_error_that_will_not_pass_ends_a_poll(cluster: Cluster, consumer: Sha
 
 def test_a_poll_of_another_kind_of_group_is_refused(cluster: Cluster) -> None:
     with cluster.consumer("billing", ["tasks"]) as other:
-        other.poll(timeout_ms=2000)
+        wait_until(lambda: other.poll(timeout_ms=20) == {} and other.assignment() != set(), 60, "it is a member")
         with (
             cluster.share_consumer("billing", ["tasks"]) as consumer,
             pytest.raises(RaykaError, match="not a share group"),

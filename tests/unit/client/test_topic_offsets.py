@@ -71,6 +71,7 @@ def test_a_stream_that_skips_goes_on_without_a_topic_that_was_deleted(cluster: C
 def test_a_topic_that_is_deleted_while_its_offsets_are_looked_up_is_lost_and_no_error(
     cluster: Cluster, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rayka.client.consumer.offsets.UNKNOWN_FOR_S", 0.2)
     batches = opened("skip")
     assert process(batches) == {"events": (0, 5), "other": (0, 5)}
     list_offsets, deleted = TopicOffsets.list_offsets, []

@@ -221,7 +221,8 @@ def test_what_a_process_fetched_ahead_and_does_not_take_goes_to_others(queue: Qu
     wait_until(lambda: queue.qsize() == 67, ENOUGH_S, "nobody keeps what it does not take")
 
 
-def test_after_shutdown_nobody_can_use_the_queue(cluster: Cluster) -> None:
+def test_after_shutdown_nobody_can_use_the_queue(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rayka.queue.topic._IMAGE_LAG_S", 0.1)  # here every image is the latest
     queue = Queue()
     copy = copy_of(queue)
     queue.shutdown()
@@ -657,7 +658,10 @@ def test_a_forked_process_is_told_that_it_can_t_use_the_handle(queue: Queue) -> 
     assert ended[-1] == 0
 
 
-def test_a_batch_is_whole_though_a_get_that_gave_up_has_begun_to_fetch(queue: Queue) -> None:
+def test_a_batch_is_whole_though_a_get_that_gave_up_has_begun_to_fetch(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.queue.reader._ARRIVAL_S", ENOUGH_S)  # on a machine that is overloaded too
     for _ in range(20):
         with pytest.raises(Empty):
             queue.get(timeout=0.01)
