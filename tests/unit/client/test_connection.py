@@ -25,7 +25,7 @@ HOSTS = (("b", 2), ("a", 1))
 def nowhere(monkeypatch):
     """A port at which nothing listens, where the program looks for Ray."""
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(connection, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(connection, "_PATIENCE_S", 0.2)
     with socket.socket() as taken:
         taken.bind(("", 0))
         port = taken.getsockname()[1]
@@ -55,6 +55,7 @@ def test_a_client_names_where_ray_did_not_answer(nowhere, monkeypatch):
         raise ConnectionError("Failed to connect to Ray")
 
     monkeypatch.setattr(ray, "init", fail)
+    monkeypatch.setattr(connection, "_ANSWER_S", 0.1)  # at its second address nothing answers
     with (
         listener(b"\0\0\0\4\0\0\0\0\0") as where,
         pytest.raises(RaykaError, match=rf"no Ray cluster answers at {where} \(Failed to connect") as refused,
@@ -85,6 +86,7 @@ def test_the_port_of_kafka_clients_is_told_from_that_of_ray(nowhere, monkeypatch
 
 def test_a_ray_that_comes_back_is_waited_for(nowhere, monkeypatch):
     monkeypatch.setattr(connection, "_PATIENCE_S", 30.0)
+    monkeypatch.setattr(connection, "_ANSWER_S", 0.1)  # it is as slow as a Ray that has just started
     with socket.socket() as server:
         clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: server.listen())
         monkeypatch.setattr(connection, "time", clock)

@@ -31,12 +31,12 @@ RESPONSE_BYTES = 55 << 20
 
 
 def large_fetch(min_bytes: int = RESPONSE_BYTES) -> bytes:
-    """A Fetch v4 that waits for 55 MB and takes as much."""
+    """A Fetch v4 that waits for 55 MB, not for long, and takes as much."""
     return request_frame(ApiKey.FETCH, 4, large_fetch_body(min_bytes))
 
 
 def large_fetch_body(min_bytes: int) -> bytes:
-    request = struct.pack(">iiiibi", -1, 500, min_bytes, RESPONSE_BYTES, 0, 1) + struct.pack(">h", 6) + b"orders"
+    request = struct.pack(">iiiibi", -1, 50, min_bytes, RESPONSE_BYTES, 0, 1) + struct.pack(">h", 6) + b"orders"
     return request + struct.pack(">iiqi", 1, 0, 0, RESPONSE_BYTES)
 
 
@@ -138,8 +138,11 @@ def test_large_responses_follow_one_another_on_a_connection(tmp_path: Path) -> N
     run(tmp_path, check)
 
 
-def test_the_disk_gets_the_blocks_of_segments_back_that_clients_have_read(tmp_path: Path) -> None:
+def test_the_disk_gets_the_blocks_of_segments_back_that_clients_have_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody may fetch again for days after retention has deleted what was read."""
+    monkeypatch.setattr(listener_module, "_LONGEST_SWEEP_S", 0.1)
 
     async def check(listener: Listener, broker: LocalBroker) -> None:
         fill(broker, 1, 1_000_000)
@@ -158,6 +161,7 @@ def test_the_disk_gets_the_blocks_of_segments_back_that_clients_have_read(tmp_pa
 def test_frames_that_never_end_make_room_for_other_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that sent most of a large frame and stopped use up the memory for requests; then they are closed."""
     monkeypatch.setattr(listener_module, "_STALLED_S", 1.0)
+    monkeypatch.setattr(listener_module, "_LONGEST_SWEEP_S", 0.1)
 
     async def check(listener: Listener, broker: LocalBroker) -> None:
         assert listener._context is not None
