@@ -14,6 +14,7 @@ from rayka.storage.columns.compiled import compiled
 from rayka.storage.columns.decode import Bytes, Longs
 
 _HEADER_SIZE = 61
+_LARGE_BYTES = 512
 _BIT_57_CLEAR = 0x01FF_FFFF_FFFF_FFFF
 
 
@@ -84,15 +85,20 @@ def encode(
     max_batch_size: int,
     out: Bytes,
     batches: Longs,
+    places: Longs,
 ) -> int:
     """Write all rows to `out` as batches of at most `max_batch_size` bytes, or of one record that is larger.
 
     Record i has the headers from `header_rows[i]` up to `header_rows[i + 1]`. `batches` has room for a row for
     each record; what is set of it: the position of a batch in `out`, its end, its first record, its record
-    count, its largest timestamp. Returns the number of batches.
+    count, its largest timestamp. `places` has room for all records. Returns the number of batches.
+
+    Large values are copied in a loop of their own, after all else: where they are not in the processor's cache, the
+    copies take less than half as long as between the reads of all other columns.
     """
     batch = -1
     position = 0
+    deferred = 0
     for row in range(len(timestamps)):
         fixed = 1 + field_size(keys.lengths[row]) + field_size(values.lengths[row])
         fixed += varint_size(header_rows[row + 1] - header_rows[row])
@@ -115,7 +121,13 @@ def encode(
         position = write_varint(out, position + 1, timestamp_delta)
         position = write_varint(out, position, delta)
         position = write_field(out, position, keys.data, keys.positions[row], keys.lengths[row])
-        position = write_field(out, position, values.data, values.positions[row], values.lengths[row])
+        length = values.lengths[row]
+        if length < _LARGE_BYTES:
+            position = write_field(out, position, values.data, values.positions[row], length)
+        else:
+            position = places[row] = write_varint(out, position, length)
+            position += length
+            deferred += 1
         position = write_varint(out, position, header_rows[row + 1] - header_rows[row])
         for header in range(header_rows[row], header_rows[row + 1]):
             length = header_keys.lengths[header]
@@ -125,4 +137,7 @@ def encode(
         batches[batch, 1] = position
         batches[batch, 3] += 1
         batches[batch, 4] = max(batches[batch, 4], timestamps[row])
+    for row in range(len(timestamps) if deferred else 0):
+        if values.lengths[row] >= _LARGE_BYTES:
+            copy_bytes(out, places[row], values.data, values.positions[row], values.lengths[row])
     return batch + 1

@@ -183,7 +183,7 @@ def unsealed_batches(
     out, batches = np.frombuffer(written, np.uint8), np.empty((max_batches, 5), np.int64)
     run = _encode_briefly if is_brief else encode
     for start, end, first_row, record_count, max_timestamp in batches[
-        : run(*rows, max_batch_size, out, batches)
+        : run(*rows, max_batch_size, out, batches, np.empty(count, np.int64))
     ].tolist():
         yield UnsealedBatch(written[start:end], first_row, record_count, max_timestamp)
 
@@ -209,7 +209,7 @@ def encode_lists(
     rows = rows_of(values, all_keys, all_headers, timestamps)
     written = _room(rows.max_bytes() + RECORD_BATCH_OVERHEAD, take_memory)
     batches = np.empty((1, 5), np.int64)
-    _encode_briefly(*rows, _MAX_LONG, np.frombuffer(written, np.uint8), batches)
+    _encode_briefly(*rows, _MAX_LONG, np.frombuffer(written, np.uint8), batches, np.empty(count, np.int64))
     return written[: int(batches[0, 1])]
 
 

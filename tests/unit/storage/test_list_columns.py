@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rayka.storage.columns import lists, rows
 from rayka.storage.columns.encode import Fields
+from rayka.storage.format.records import read_records, seal_batch
 
 VALUES = [b"first", None, b"", b"x" * 70_000, b"last"]
 
@@ -61,3 +63,31 @@ def test_items_are_found_wherever_a_processor_may_have_them() -> None:
 
 def test_a_column_can_be_printed() -> None:
     assert "Fields" in repr(rows.fields_of(VALUES))
+
+
+def test_values_of_any_size_are_in_their_records() -> None:
+    """Large values are copied after all other fields, whatever is between them."""
+    values = [b"%d" % number * (number * 37) if number % 5 else None for number in range(100)]
+    sizes = {len(value) for value in values if value is not None}
+    assert any(size < 512 for size in sizes)
+    assert any(size > 5_000 for size in sizes)
+    keys = [b"key %d" % number * number if number % 3 else None for number in range(100)]
+    headers = [(("name", b"header" * number), ("null", None)) if number % 2 else () for number in range(100)]
+    records = rows.rows_of(values, keys, headers, np.arange(100))
+    batches = list(rows.write_rows(records, max_batch_size=20_000))
+    assert len(batches) > 5
+    read = [record for batch in batches for record in read_records(batch.buffer)]
+    assert [record.value for record in read] == values
+    assert [record.key for record in read] == keys
+    assert [record.headers for record in read] == headers
+    one = rows.encode_lists(values, keys, headers, [number * 1_000_000 for number in range(100)])
+    assert one is not None
+    sealed = seal_batch(one, record_count=100, base_timestamp=0, max_timestamp=99)
+    assert [(*record[1:5],) for record in read_records(sealed)] == [(*record[1:5],) for record in read]
+
+
+@pytest.mark.parametrize("size", [511, 512, 513])
+def test_values_around_the_size_from_which_they_are_copied_apart(size: int) -> None:
+    values = [bytes([number]) * (size + number % 2) for number in range(10)]
+    (batch,) = rows.write_rows(rows.rows_of(values, None, None, np.zeros(10, np.int64)), max_batch_size=1 << 20)
+    assert [record.value for record in read_records(batch.buffer)] == values
