@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
-from rayka.client.consumer.range_reader import COLUMNS, RangeReader, TopicRecreated
+from rayka.client.consumer.range_reader import COLUMNS, RangeReader, TopicDeleted
 from rayka.client.consumer.topic_offsets import TopicOffsets, believed_bounds, isolation_of
 from rayka.client.joined import RayCluster
 from rayka.client.loop import Closing
@@ -141,7 +141,7 @@ class TopicBlocks(Closing, Iterator[pa.Table]):
                 logger.warning("block %d: %s", batch.batch_id, loss)
             try:
                 table = self._reader.table(batch)
-            except TopicRecreated as error:  # since the bounds were looked up: what is lost is in the next ones
+            except TopicDeleted as error:  # since the bounds were looked up: what is lost is in the next ones
                 logger.warning("%s", error)
             else:
                 self._taken = batch
@@ -167,9 +167,9 @@ class TopicBlocks(Closing, Iterator[pa.Table]):
         return batch
 
     def _next(self) -> PlannedBatch | None:
-        """The next batch. A topic that is created again while it is read is a loss in the bounds after that."""
+        """The next batch. A topic that is deleted while it is read is a loss in the bounds after that."""
         while True:
             try:
                 return self._batches.next(believed_bounds(self._batches), self._reader.fit)
-            except TopicRecreated as error:
+            except TopicDeleted as error:
                 logger.warning("%s", error)

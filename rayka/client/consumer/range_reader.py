@@ -16,6 +16,7 @@ import ray.exceptions
 
 from rayka.actors.channel.requests import PublishRange
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
+from rayka.client.consumer.offsets import UNKNOWN_FOR_S
 from rayka.client.consumer.remote_ranges import RangeRecords, RemoteRanges
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -40,8 +41,8 @@ _LOST = (
 )
 
 
-class TopicRecreated(RaykaError):
-    """The topic of a range was deleted, and another one has its name."""
+class TopicDeleted(RaykaError):
+    """The topic of a range was deleted. UNKNOWN_TOPIC_ID says that another one has its name."""
 
 
 class Leaders(Protocol):
@@ -120,7 +121,7 @@ class RangeReader:
         """The records of the range, in order, in batches of up to some tens of MB.
 
         While one is in use the next is being fetched. Raises RaykaError: OFFSET_OUT_OF_RANGE where the records are
-        gone, `TopicRecreated` (UNKNOWN_TOPIC_ID), REQUEST_TIMED_OUT where no leader serves them.
+        gone, `TopicDeleted`, REQUEST_TIMED_OUT where no leader serves them.
         """
         position, asked = offsets.start_offset, None
         self._failing_since_s = None
@@ -180,7 +181,7 @@ class RangeReader:
         if isinstance(cause, RaykaError):
             if cause.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._earliest is not None:
                 return self._skip(offsets, position)
-            if not cause.code.retriable or isinstance(cause, TopicRecreated):
+            if not cause.code.retriable or isinstance(cause, TopicDeleted):
                 raise cause
         self._leaders.forget()
         self._wait(offsets, position, error)
@@ -200,7 +201,10 @@ class RangeReader:
         now_s = self._clock()
         self._failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s
         left = offsets.between(position, offsets.end_offset)
-        if now_s - self._failing_since_s > self._timeout_s:
+        failing_s = now_s - self._failing_since_s
+        if failing_s > UNKNOWN_FOR_S and offsets.topic not in self._broker.image.topics:
+            raise TopicDeleted(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{left}: topic {offsets.topic} was deleted")
+        if failing_s > self._timeout_s:
             raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"{left}: {reason}")
         logger.warning("%s: %s; retrying", left, reason)
         self._sleep(_RETRY_S)
@@ -215,11 +219,11 @@ def prepare_leaders(broker: Broker, namespace: str = DEFAULT_NAMESPACE) -> None:
 
 
 def _leader(image: MetadataImage, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> str:
-    """The name of the leader's actor. Raises LEADER_NOT_AVAILABLE, `TopicRecreated`."""
+    """The name of the leader's actor. Raises LEADER_NOT_AVAILABLE, `TopicDeleted`."""
     topic = image.topics.get(topic_partition.topic)
     if topic is not None and topic_id not in (None, topic.topic_id):
         message = f"topic {topic.name} was deleted and created again (topic id {topic_id}, now {topic.topic_id})"
-        raise TopicRecreated(ErrorCode.UNKNOWN_TOPIC_ID, message)
+        raise TopicDeleted(ErrorCode.UNKNOWN_TOPIC_ID, message)
     partition = image.partition(topic_partition)
     if partition is None or partition.leader_actor is None:
         raise RaykaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic_partition} has no leader")

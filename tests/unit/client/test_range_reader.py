@@ -9,7 +9,7 @@ import pytest
 import ray.exceptions
 
 from rayka.actors.replica.published_ranges import PublishedRange
-from rayka.client.consumer.range_reader import RangeReader
+from rayka.client.consumer.range_reader import RangeReader, TopicDeleted
 from rayka.client.consumer.remote_ranges import RangeRecords
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import OffsetRange
@@ -176,6 +176,35 @@ def test_a_topic_that_was_created_again_is_an_error_at_once():
         list(records)
     assert failure.value.code is ErrorCode.UNKNOWN_TOPIC_ID
     assert reading.now_s < 1
+
+
+def test_a_topic_that_was_deleted_is_an_error_within_seconds():
+    """The others of a stream that skips what is lost must not wait for it, as they would for a leader's restart."""
+    reading = Reading(ScriptedLeaders())
+    records = reading.read()
+    next(records)
+    next(records)
+    reading.image.topics.clear()
+    reading.image.partition = lambda _: None
+    with pytest.raises(TopicDeleted, match="topic t was deleted") as failure:
+        list(records)
+    assert failure.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert 2 <= reading.now_s < 3
+
+
+def test_a_topic_that_this_process_has_yet_to_hear_of_is_waited_for():
+    reading = Reading(ScriptedLeaders())
+    topics, partition = dict(reading.image.topics), reading.image.partition
+    reading.image.topics.clear()
+    reading.image.partition = lambda _: None
+
+    def hear(seconds):
+        reading.now_s += seconds
+        if reading.now_s >= 1:
+            reading.image.topics, reading.image.partition = topics, partition
+
+    reading.reader._sleep = hear
+    assert positions(reading.read()) == [0, 10, 20, 30, 40, 50]
 
 
 def test_records_that_were_deleted_are_an_error_unless_they_are_to_be_skipped():

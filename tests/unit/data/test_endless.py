@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("ray.data")
 
-from rayka.client.consumer.range_reader import TopicRecreated
+from rayka.client.consumer.range_reader import TopicDeleted
 from rayka.client.consumer.remote_ranges import RangeRecords
 from rayka.data.endless import BlockReader, TopicBlocks
 from rayka.errors import ErrorCode, RaykaError
@@ -23,7 +23,8 @@ from tests.unit.ranges.topic import Topic
 
 
 class Ranges:
-    """What reads a range: the offsets themselves. When so many have been read, the topic is created again."""
+    """What reads a range: the offsets themselves. When so many have been read, the topic is created again with these
+    bounds, or only deleted if there are none."""
 
     def __init__(self, topic: Topic, reads_before: int, *bounds: tuple[int, int]) -> None:
         self._topic = topic
@@ -36,7 +37,7 @@ class Ranges:
             self._topic.recreate(*self._bounds)
         self._reads_left -= 1
         if offsets.topic_id != self._topic.topic_id:
-            raise TopicRecreated(ErrorCode.UNKNOWN_TOPIC_ID, "topic t was deleted and created again")
+            raise TopicDeleted(ErrorCode.UNKNOWN_TOPIC_ID, "topic t was deleted")
         numbers = pa.array(range(offsets.start_offset, offsets.end_offset), pa.int64())
         yield RangeRecords(offsets.end_offset, pa.RecordBatch.from_arrays([numbers], ["offset"]))
 
@@ -49,12 +50,16 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def blocks(
-    directory: Path, topic: Topic, on_data_loss: OnDataLoss, reads_before: int = 0, recreated: tuple[int, int] = (0, 3)
+    directory: Path,
+    topic: Topic,
+    on_data_loss: OnDataLoss,
+    reads_before: int = 0,
+    recreated: tuple[int, int] | None = (0, 3),
 ) -> TopicBlocks:
     """The blocks of a stream. After so many reads its topic is created again, with these offsets."""
     settings = StreamSettings(on_data_loss=on_data_loss)
     batches = MicroBatches(topic, Checkpoint(directory, RealFiles()), settings, "an id")
-    ranges: Any = Ranges(topic, reads_before, recreated)
+    ranges: Any = Ranges(topic, reads_before, *(() if recreated is None else (recreated,)))
     return TopicBlocks(batches, BlockReader(ranges, ("offset",), 1_000_000), 0.01, 0.0)
 
 
@@ -80,6 +85,14 @@ def test_a_topic_that_is_created_again_while_a_block_is_read_once_more_is_read_f
         assert next(given).column("offset").to_pylist() == [0, 1, 2, 3, 4]
     again = blocks(tmp_path, topic, "skip")
     assert [block.column("offset").to_pylist() for block in again if block.num_rows] == [[0, 1, 2]]
+
+
+def test_a_topic_that_is_deleted_while_a_block_is_read_is_a_loss(
+    tmp_path: Path, topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = blocks(tmp_path, topic, "skip", recreated=None)
+    assert [block.num_rows for block in given] == [0]
+    assert "t-0: the partition was deleted; it had been read up to offset 0" in caplog.text
 
 
 def test_a_block_that_only_reports_a_loss_is_empty_though_a_part_was_read_before(tmp_path: Path, topic: Topic) -> None:

@@ -30,7 +30,7 @@ class Topic:
         return {each: self.bounds[each.partition][1] + self.uncommitted for each in partitions}
 
     def recreate(self, *bounds):
-        """Delete the topic and create it again."""
+        """Delete the topic and create it again; without bounds it stays deleted."""
         self.__init__(*bounds)
 
     def _offset(self, partition, timestamp):
