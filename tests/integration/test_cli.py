@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Producer
 
 from rayka.cli.attached import find
+from rayka.cli.daemon.processes import descendants
 from rayka.cli.main import main
 from rayka.testing import BrokerProcess, wait_until
 from tests.integration.conftest import OneAtATime, commanded
@@ -363,6 +364,17 @@ def test_in_the_background_and_down(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert f"is in use by another `rayka up` (process {pid})" in second.stderr
     assert subprocess.run([*RAYKA, "down", *target]).returncode == 0
     assert subprocess.run([*RAYKA, "down", *target], capture_output=True).returncode == 3
+
+
+def test_down_says_that_it_killed_a_broker_that_did_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    target = ["--data-dir", str(tmp_path)]
+    subprocess.run([*RAYKA, "up", "--listen", "127.0.0.1:0", "--background", *target], capture_output=True, check=True)
+    for pid in descendants(find(str(tmp_path)).pid):
+        if b"rayka.cli.daemon.serve" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGSTOP)
+    down = subprocess.run([*RAYKA, "down", *target], capture_output=True, text=True)
+    assert down.stdout.startswith(f"Killed the broker on {tmp_path}, which did not stop cleanly"), down
 
 
 def test_a_setting_that_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ def test_a_live_group_is_described_and_left_alone(
         assert [group, "Stable"] not in cli(0, "groups", "list", "--state", "empty,dead").rows()
         subscribed = cli(1, "groups", "delete-offsets", group, "--topic", f"{topic}:0")
         assert subscribed.rows() == [[topic, "0", "Error:", "GROUP_SUBSCRIBED_TO_TOPIC"]]
+        assert subscribed.err.startswith(f"rayka: members of group {group} still read {topic}, and would commit")
 
         refused = cli(1, "groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
         assert refused.err.startswith("rayka: NON_EMPTY_GROUP")

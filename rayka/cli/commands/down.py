@@ -16,7 +16,7 @@ examples:
   rayka down                      stop the broker started last
   rayka down --data-dir /srv/rayka
 
-Returns when the broker and its Ray are gone; the data stays. Exit codes: 0 stopped, 1 did not stop, 3 no broker ran.
+Returns when the broker and its Ray are gone; the data stays. Exit codes: 0 stopped or killed, 1 did not stop, 3 no broker ran.
 """
 
 
@@ -25,6 +25,8 @@ Returns when the broker and its Ray are gone; the data stays. Exit codes: 0 stop
 def command(data_dir: str | None) -> Exit:
     """Stop the broker that `rayka up` runs, by default the one started last."""
     directory = Path(data_dir) if data_dir else runtime.latest_data_dir()
-    stop(directory)
-    print(f"Stopped the broker on {directory}.")
+    if stop(directory):
+        print(f"Stopped the broker on {directory}.")
+    else:
+        print(f"Killed the broker on {directory}, which did not stop cleanly; the next start recovers its logs.")
     return Exit.DONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,7 +122,20 @@ def delete_offsets(target: Target, group: str, topic: tuple[str, ...], yes: bool
         for partition, error in outcomes.items()
     ]
     print(table(STATUS_COLUMNS, rows))
+    if remark := remark_on_deletion(group, outcomes):
+        print(f"rayka: {remark}", file=sys.stderr)
     return Exit.FAILED if any(outcomes.values()) else Exit.DONE
+
+
+def remark_on_deletion(group: str, outcomes: Mapping[TopicPartition, ErrorCode]) -> str | None:
+    """What a person should know of offsets that could not be deleted, beyond the names of the errors."""
+    read = {each.topic for each, error in outcomes.items() if error is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+    if not read:
+        return None
+    return (
+        f"members of group {group} still read {', '.join(sorted(read))}, and would commit these offsets again: "
+        "stop the members, or let them unsubscribe, and repeat the command"
+    )
 
 
 @click.command("import-offsets", cls=Command, epilog=IMPORT + CODES)

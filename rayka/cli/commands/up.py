@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -22,6 +23,7 @@ from rayka.client import runtime
 
 LOCK = "up.lock"
 LOG = "up.log"
+_CLEANLY = "stopped"
 STOP_TIMEOUT_S = 20
 DEFAULT_LISTEN = "127.0.0.1:9092"
 
@@ -73,7 +75,7 @@ def command(
     directory = Path(data_dir).resolve() if data_dir else runtime.default_data_dir()
     if background:
         return run_in_background(directory, arguments)
-    with locked(directory):
+    with locked(directory) as lock:
         if address is None:
             check_port(host, port)
         settings = {
@@ -84,7 +86,10 @@ def command(
             "dashboard": dashboard,
             "supervisor_pid": os.getpid(),
         }
-        return Supervisor([sys.executable, "-m", "rayka.cli.daemon.serve"], settings).run()
+        exit_code = Supervisor([sys.executable, "-m", "rayka.cli.daemon.serve"], settings).run()
+        if exit_code is Exit.DONE:
+            note_clean_stop(lock)
+        return exit_code
 
 
 def run_in_background(data_dir: Path, arguments: Sequence[str]) -> Exit:
@@ -109,8 +114,8 @@ def run_in_background(data_dir: Path, arguments: Sequence[str]) -> Exit:
     return Exit(process.wait())
 
 
-def stop(data_dir: Path) -> None:
-    """End the `rayka up` that holds the data directory. Raises CliError."""
+def stop(data_dir: Path) -> bool:
+    """End the `rayka up` that holds the data directory; False if it did not stop cleanly. Raises CliError."""
     pid = holder_of(data_dir)
     if pid is None:
         raise CliError(f"no broker runs on {data_dir}", Exit.NOT_FOUND)
@@ -118,6 +123,7 @@ def stop(data_dir: Path) -> None:
     signal.pidfd_send_signal(watch, signal.SIGTERM)
     if not select.select([watch], [], [], STOP_TIMEOUT_S)[0]:
         raise CliError(f"the broker on {data_dir} (process {pid}) did not stop within {STOP_TIMEOUT_S} s")
+    return (data_dir / LOCK).read_text().split() == [str(pid), _CLEANLY]
 
 
 def broker_configs(config: Sequence[str], config_file: str | None) -> dict[str, str]:
@@ -177,8 +183,8 @@ def make(data_dir: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(data_dir: Path) -> Iterator[None]:
-    """Holds the data directory for this process; it is made if it is not there.
+def locked(data_dir: Path) -> Iterator[TextIO]:
+    """Holds the data directory for this process; it is made if it is not there. Yields the lock's open file.
 
     The kernel lets go of the lock when the process ends, however it ends. Raises CliError if another
     process holds it.
@@ -189,11 +195,16 @@ def locked(data_dir: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
-            raise CliError(f"{data_dir} is in use by another `rayka up` (process {file.read().strip()})") from None
+            raise CliError(f"{data_dir} is in use by another `rayka up` (process {file.readline().strip()})") from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
-        yield
+        yield file
+
+
+def note_clean_stop(lock: TextIO) -> None:
+    """Let `stop` know that nothing was killed. What was killed can't say that it was."""
+    lock.write(f"{_CLEANLY}\n")
 
 
 def holder_of(data_dir: Path) -> int | None:
@@ -202,7 +213,7 @@ def holder_of(data_dir: Path) -> int | None:
         with open(data_dir / LOCK) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return int((data_dir / LOCK).read_text())
+        return int((data_dir / LOCK).read_text().split()[0])
     except OSError:
         pass
     return None

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rayka.cli.commands.group_offsets import reset_offsets
+from rayka.cli.commands.group_offsets import remark_on_deletion, reset_offsets
 from rayka.cli.commands.groups import STATES, chosen, remark_on
 from rayka.cli.commands.offset_reset import parse_duration, reset_of, topics_of
 from rayka.cli.exits import CliError, Exit
@@ -15,6 +15,7 @@ from rayka.cli.tables import print_list
 from rayka.cli.text.group_tables import assignment_text, group_fields, list_text, members_text, offsets_text, state_text
 from rayka.client.admin.group_offsets import GroupDescription, GroupOffset, MemberDescription, OffsetReset
 from rayka.coordinator.groups.requests import ListedGroup
+from rayka.errors import ErrorCode
 from rayka.metadata.image import BrokerImage
 from rayka.types import TopicPartition
 
@@ -155,3 +156,12 @@ def test_an_empty_list_is_a_note_on_standard_error(capsys: pytest.CaptureFixture
     for types, states in ((False, False), (True, True)):
         print_list(list_text([], types=types, states=states), "there are no such groups")
         assert capsys.readouterr() == ("", "rayka: there are no such groups\n")
+
+
+def test_offsets_that_members_would_commit_again_are_explained() -> None:
+    refused = dict.fromkeys(PLACES, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+    assert remark_on_deletion("billing", refused) == (
+        "members of group billing still read a, b, and would commit these offsets again: stop the members, or let them"
+        " unsubscribe, and repeat the command"
+    )
+    assert remark_on_deletion("billing", {PLACES[0]: ErrorCode.NONE, PLACES[1]: ErrorCode.NOT_COORDINATOR}) is None

@@ -83,6 +83,39 @@ def test_a_data_directory_serves_one_broker(tmp_path: Path, capsys: pytest.Captu
         pass
 
 
+_HOLDER = """
+import signal, sys
+from pathlib import Path
+from rayka.cli.commands import up
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+with up.locked(Path(sys.argv[1])) as lock:
+    print("locked", flush=True)
+    signal.sigwait({signal.SIGTERM})
+    if sys.argv[2] == "cleanly":
+        up.note_clean_stop(lock)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("cleanly", "Stopped the broker on {}.\n"),
+        ("killed", "Killed the broker on {}, which did not stop cleanly; the next start recovers its logs.\n"),
+    ],
+)
+def test_down_says_whether_the_broker_had_to_be_killed(
+    how: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with up.locked(tmp_path) as lock:
+        up.note_clean_stop(lock)  # of an earlier broker
+    with subprocess.Popen([sys.executable, "-c", _HOLDER, str(tmp_path), how], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        assert main(["down", "--data-dir", str(tmp_path)]) == Exit.DONE
+    assert capsys.readouterr().out == text.format(tmp_path)
+
+
 @pytest.mark.parametrize("listen", ["9092", "host:", ":9092", "host:http", "host:70000"])
 def test_a_wrong_listen_is_wrong_use(listen: str, tmp_path: Path) -> None:
     assert main(["up", "--listen", listen, "--data-dir", str(tmp_path)]) == 2
