@@ -16,7 +16,8 @@ examples:
   rayka down                      stop the broker started last
   rayka down --data-dir /srv/rayka
 
-Returns when the broker and its Ray are gone; the data stays. Exit codes: 0 stopped or killed, 1 did not stop, 3 no broker ran.
+Returns when the broker and its Ray are gone; the data stays. A broker that does not stop is killed.
+Exit codes: 0 stopped or killed, 1 did not stop, 3 no broker ran.
 """
 
 

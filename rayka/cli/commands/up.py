@@ -23,7 +23,6 @@ from rayka.client import runtime
 
 LOCK = "up.lock"
 LOG = "up.log"
-_CLEANLY = "stopped"
 STOP_TIMEOUT_S = 20
 DEFAULT_LISTEN = "127.0.0.1:9092"
 
@@ -123,7 +122,7 @@ def stop(data_dir: Path) -> bool:
     signal.pidfd_send_signal(watch, signal.SIGTERM)
     if not select.select([watch], [], [], STOP_TIMEOUT_S)[0]:
         raise CliError(f"the broker on {data_dir} (process {pid}) did not stop within {STOP_TIMEOUT_S} s")
-    return (data_dir / LOCK).read_text().split() == [str(pid), _CLEANLY]
+    return (data_dir / LOCK).read_text().split() != [str(pid)]
 
 
 def broker_configs(config: Sequence[str], config_file: str | None) -> dict[str, str]:
@@ -204,7 +203,7 @@ def locked(data_dir: Path) -> Iterator[TextIO]:
 
 def note_clean_stop(lock: TextIO) -> None:
     """Let `stop` know that nothing was killed. What was killed can't say that it was."""
-    lock.write(f"{_CLEANLY}\n")
+    lock.write("stopped\n")
 
 
 def holder_of(data_dir: Path) -> int | None:
