@@ -16,6 +16,7 @@ from ray.util.queue import Empty, Full
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.joined import RayCluster
 from rayka.client.share.records import RecordAcknowledgement
+from rayka.config.shares import MAX_RETRY_DELAY_MS
 from rayka.errors import ErrorCode, RaykaError
 from rayka.queue.connected import CONNECTING, UNNAMED, Connected, connect, end_later
 from rayka.queue.holders import current_holder
@@ -34,6 +35,7 @@ _NEVER: Final = float("inf")
 _IN_FLIGHT_S: Final = 0.5
 """How long a batch is looked for again while other items in flight keep it from being leased."""
 _IN_FLIGHT_PAUSE_S: Final = 0.002
+_LONGEST_DELAY_S: Final = MAX_RETRY_DELAY_MS // 1000
 _FULL_PAUSES_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02)
 """The pauses between looks at a full queue; the last one is repeated."""
 
@@ -382,13 +384,15 @@ class Queue:
         """
         self._settle(ACCEPT)
 
-    def task_failed(self, delay_ms: int = 0) -> None:
+    def task_failed(self, *, delay_s: float = 0) -> None:
         """Give back the oldest unfinished item that this thread or asyncio task has got.
 
-        No program gets it for `delay_ms` milliseconds. After `max_attempts` deliveries it becomes a dead letter. Raises
-        ValueError if there is none.
+        No program gets it for `delay_s` seconds, at most a day. After `max_attempts` deliveries it becomes a dead
+        letter. Raises ValueError if there is none, and for another delay.
         """
-        self._settle(RecordAcknowledgement(AcknowledgeType.RELEASE, delay_ms))
+        if not 0 <= delay_s <= _LONGEST_DELAY_S:
+            raise ValueError(f"delay_s must be between 0 and {_LONGEST_DELAY_S}, not {delay_s!r}")
+        self._settle(RecordAcknowledgement(AcknowledgeType.RELEASE, round(delay_s * 1000)))
 
     def _settle(self, acknowledgement: RecordAcknowledgement) -> None:
         if not self._here.reader.settle(current_holder(), acknowledgement):

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 DELIVERY_LIMIT: Final = 10
 """The most deliveries that a share group allows."""
 MAX_RETRIES: Final = DELIVERY_LIMIT - 2
-_FIRST_DELAY_MS: Final = 1000
-_LONGEST_DELAY_MS: Final = 60_000
+_FIRST_DELAY_S: Final = 1
+_LONGEST_DELAY_S: Final = 60
 
 
 class Status(enum.StrEnum):
@@ -97,9 +97,9 @@ def verdict(status: Status, delivery_count: int, max_retries: int, *, has_handle
     return Verdict.RUN if delivery_count <= max_retries + 1 else Verdict.GIVE_UP
 
 
-def retry_delay_ms(delivery_count: int) -> int:
+def retry_delay_s(delivery_count: int) -> int:
     """How long a task waits after a delivery that failed: a second, doubled each time, a minute at most."""
-    return min(_FIRST_DELAY_MS << min(delivery_count - 1, 16), _LONGEST_DELAY_MS)
+    return min(_FIRST_DELAY_S << min(delivery_count - 1, 6), _LONGEST_DELAY_S)
 
 
 def desired_replicas(workload: int, running: int, target_per_replica: float) -> float:

@@ -20,7 +20,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.queue import Queue
 from rayka.queue.items import loads
 from rayka.serve.results import TEXT_LENGTH, Results
-from rayka.serve.task import FailedTask, Status, Task, Verdict, delivery_limit, retry_delay_ms, verdict
+from rayka.serve.task import FailedTask, Status, Task, Verdict, delivery_limit, retry_delay_s, verdict
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Workers:
             task = Task(*loads(leased.item.value))
         except Exception:
             logger.exception("an item of the queue %s is not a task", self._queue.name)
-            self._queue.task_failed(retry_delay_ms(count))
+            self._queue.task_failed(delay_s=retry_delay_s(count))
             return
         delivery = Delivery(task, count, leased.is_new and task.has_own_id, leased.until_s)
         try:
@@ -131,7 +131,7 @@ class Workers:
         The program that waits for the outcome must learn that, so the task is kept until the failure is stored.
         """
         if delivery.delivery_count < delivery_limit(self._max_retries):
-            self._queue.task_failed(retry_delay_ms(delivery.delivery_count))
+            self._queue.task_failed(delay_s=retry_delay_s(delivery.delivery_count))
             return
         while not self._is_stopping.is_set():
             try:
@@ -189,7 +189,7 @@ class Workers:
             self._fail(delivery, error, arguments)
             return
         self._write(delivery, Status.RETRY, error)
-        self._queue.task_failed(retry_delay_ms(delivery.delivery_count))
+        self._queue.task_failed(delay_s=retry_delay_s(delivery.delivery_count))
 
     def _fail(self, delivery: Delivery, error: BaseException, arguments: Any) -> None:
         logger.error("task %s (%s) failed: %r", delivery.task.task_id, delivery.task.name, error)

@@ -263,6 +263,21 @@ def test_task_done_and_task_failed_end_leases_where_the_program_asks_for_it(clus
     other.shutdown()
 
 
+def test_an_item_that_failed_comes_again_after_its_delay_in_seconds(cluster: Cluster) -> None:
+    queue = leased(cluster, lease="task_done")
+    queue.put("render")
+    assert queue.get(timeout=ENOUGH_S) == "render"
+    for wrong in (-0.001, 86_401, float("nan")):
+        with pytest.raises(ValueError, match="delay_s must be between 0 and 86400"):
+            queue.task_failed(delay_s=wrong)
+    failed_s = time.monotonic()
+    queue.task_failed(delay_s=0.5)
+    assert queue.get(timeout=ENOUGH_S) == "render"
+    assert time.monotonic() - failed_s >= 0.4, "the leader counts whole milliseconds of its own clock"
+    queue.task_done()
+    queue.shutdown()
+
+
 def test_an_item_that_fails_as_often_as_allowed_is_a_dead_letter(cluster: Cluster) -> None:
     queue = leased(cluster, lease="task_done", max_attempts=2, dead_letters=True)
     queue.put("poison")

@@ -11,7 +11,7 @@ from rayka.serve.task import (
     delivery_limit,
     desired_replicas,
     retries_of,
-    retry_delay_ms,
+    retry_delay_s,
     verdict,
 )
 
@@ -43,7 +43,7 @@ def test_max_retries_is_bounded_by_the_delivery_limit_of_share_groups() -> None:
 
 
 def test_the_delay_before_a_retry_doubles_up_to_a_minute() -> None:
-    assert [retry_delay_ms(number) for number in (1, 2, 3, 7, 100)] == [1000, 2000, 4000, 60_000, 60_000]
+    assert [retry_delay_s(number) for number in (1, 2, 3, 6, 7, 100)] == [1, 2, 4, 32, 60, 60]
 
 
 def test_replicas_scale_with_the_workload_and_down_to_none() -> None:

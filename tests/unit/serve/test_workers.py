@@ -258,7 +258,7 @@ def test_a_task_whose_workers_all_died_fails_and_says_so(tasks: Tasks) -> None:
 def test_a_task_that_can_t_be_put_into_the_failed_queue_ends_with_its_last_delivery(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rayka.serve.worker.retry_delay_ms", lambda count: 0)
+    monkeypatch.setattr("rayka.serve.worker.retry_delay_s", lambda count: 0)
     monkeypatch.setattr("rayka.serve.worker._PAUSE_S", 0.0)
     monkeypatch.setattr("rayka.queue.topic._IMAGE_LAG_S", 0.0)
     tasks.failed.shutdown()
@@ -330,7 +330,7 @@ def test_a_result_of_many_megabytes_is_stored_and_one_that_is_too_large_fails_at
 def test_a_task_that_fails_with_megabytes_of_text_keeps_its_own_error(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rayka.serve.worker.retry_delay_ms", lambda count: 0)
+    monkeypatch.setattr("rayka.serve.worker.retry_delay_s", lambda count: 0)
     monkeypatch.setattr("rayka.queue.settings.MAX_ITEM_BYTES", 4 << 20)
 
     def explode() -> None:
