@@ -109,18 +109,33 @@ class ControllerClient:
     async def allocate_producer_id(self) -> int:
         """A producer id that nobody has had, from a block that this process owns.
 
-        Those that need the next block wait for it together, and if it does not come they all get the error.
+        Those that need the next block wait for it together, each for its own time, and if the controller refuses it
+        they all get the error.
         """
-        while (producer_id := next(self._producer_ids, None)) is None:
-            if self._allocation is None:
-                self._allocation = asyncio.ensure_future(self._allocate())
-            await asyncio.shield(self._allocation)
+        producer_id = next(self._producer_ids, None)
+        return await self._next_producer_id() if producer_id is None else producer_id
+
+    async def _next_producer_id(self) -> int:
+        try:
+            async with asyncio.timeout(_DEFAULT_TIMEOUT_S):
+                while (producer_id := next(self._producer_ids, None)) is None:
+                    if self._allocation is None:
+                        self._allocation = asyncio.ensure_future(self._allocate())
+                    await asyncio.shield(self._allocation)
+        except TimeoutError:
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, "the controller gave no producer ids in time") from None
         return producer_id
 
     async def _allocate(self) -> None:
+        """Get the next block. A call without an answer ends without one: some that wait may have time for another."""
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + _DEFAULT_TIMEOUT_S
         try:
             block = await self._execute(AllocateProducerIds(self._broker_id))
             self._producer_ids = iter(range(block.first, block.first + block.size))
+        except RaykaError:
+            if loop.time() < ends_s:
+                raise
         finally:
             self._allocation = None
 

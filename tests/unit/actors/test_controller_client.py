@@ -121,3 +121,30 @@ def test_producers_that_start_while_the_controller_is_away_all_hear_of_it() -> N
         assert await client.allocate_producer_id() == 10
 
     asyncio.run(test())
+
+
+def test_a_producer_waits_for_its_own_time_though_it_came_late_to_a_call_that_is_not_answered() -> None:
+    async def test() -> None:
+        loop, passed_s = asyncio.get_running_loop(), 0.0
+        clock = loop.time
+        loop.time = lambda: clock() + passed_s  # type: ignore[method-assign]
+        blocks, unanswered = Blocks(), [loop.create_future()]
+
+        async def remote(request: Any) -> tuple[int, Any]:
+            return await (unanswered.pop() if unanswered else blocks.remote(request))
+
+        controller = SimpleNamespace(execute=SimpleNamespace(remote=remote))
+        client = ControllerClient(controller, ImageWatch(None, "client"), 1)
+        first = asyncio.ensure_future(client.allocate_producer_id())
+        while unanswered:
+            await asyncio.sleep(0)
+        passed_s = 20.0
+        second = asyncio.ensure_future(client.allocate_producer_id())
+        await asyncio.sleep(0)
+        passed_s = 40.0
+        with pytest.raises(RaykaError) as late:
+            await first
+        assert late.value.code is ErrorCode.REQUEST_TIMED_OUT
+        assert await second == 10
+
+    asyncio.run(test())
