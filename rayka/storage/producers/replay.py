@@ -19,8 +19,9 @@ class ProducerReplay:
 
     Recovery hands over the batches that it reads (`begin`, `take`); the others are read here. Batches below the
     log start offset count too: a producer may still send them again. Snapshots at the base offsets of segments
-    that are missing are taken on the way. A producer counts as seen when the log set the time of its batch, or else
-    when its segment was last written.
+    that are missing are taken on the way. They are written at once, because the batches below them are settled: kept
+    until the end, they would be a copy of all producers for each segment. A producer counts as seen when the log set
+    the time of its batch, or else when its segment was last written.
     """
 
     def __init__(self, producers: ProducerState, segments: Segments, limit: int, now_ms: int) -> None:
@@ -78,6 +79,7 @@ class ProducerReplay:
         self._settle()
         if segment.base_offset > self._start:
             self._producers.take_snapshot(segment.base_offset)
+            self._producers.write_snapshots()
         self._segment = segment
         self._seen_ms = min(self._now_ms, segment.modified_ms())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import time
 import zlib
@@ -13,6 +14,7 @@ import pytest
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import RealFiles
+from rayka.storage.format.batch import Buffer
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.log.log import Log
 from rayka.storage.producers.entry import ProducerEntry
@@ -364,6 +366,35 @@ def test_producer_state_that_recovery_rebuilt_survives_a_second_power_cut(tmp_pa
     files.lose_all()
     log = open_log(tmp_path, files=files, recovery_point=2, log_start_offset=1, high_watermark=2)
     assert log.append_as_leader(batch(b"value", **producer), 0, NOW_MS).is_duplicate
+
+
+class CountingEntries(RealFiles):
+    """Counts the producers in memory whenever a snapshot of them is written."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def write_file(self, path: str, data: Buffer, *, sync: bool = False) -> None:
+        if path.endswith(".snapshot"):
+            self.counts.append(sum(isinstance(each, ProducerEntry) for each in gc.get_objects()))
+        super().write_file(path, data, sync=sync)
+
+
+def test_recovery_holds_the_producers_of_one_segment_at_a_time(tmp_path: Path) -> None:
+    """A log may have thousands of segments, and each of them tens of thousands of producers."""
+    log = open_log(tmp_path, **SMALL)
+    for index in range(100):
+        append(log, b"v", producer_id=index % 10, producer_epoch=0, base_sequence=index // 10, timestamp=NOW_MS + index)
+    log.release()
+    for path in tmp_path.glob("*.snapshot"):
+        path.unlink()
+    del log
+    gc.collect()
+    before = sum(isinstance(each, ProducerEntry) for each in gc.get_objects())
+    files = CountingEntries()
+    reopen(tmp_path, files=files).release()
+    assert len(files.counts) >= 3
+    assert max(files.counts) - before <= 20, "those of the log, and those that are being written"
 
 
 class CountingSyncs(RealFiles):
