@@ -11,7 +11,7 @@ import uuid
 from typing import NamedTuple
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.format.batch import Buffer, read_header
+from rayka.storage.format.batch import read_header
 from rayka.storage.log.appends import AppendInfo
 from rayka.storage.log.log import Log
 from rayka.storage.producers.verification import Verification
@@ -57,6 +57,7 @@ class Partition:
     def __init__(self, log: Log, topic_id: uuid.UUID, *, is_internal: bool = False) -> None:
         self.log = log
         self.topic_id = topic_id
+        self._topic_id_bytes = topic_id.bytes
         self.is_internal = is_internal
         self.leader_epoch = NO_LEADER_EPOCH
         self._replica_count = 1
@@ -99,8 +100,8 @@ class Partition:
         leader_epoch = self.leader_epoch
         if leader_epoch == NO_LEADER_EPOCH or request.leader_epoch not in (leader_epoch, NO_LEADER_EPOCH):
             raise self._not_leader(request.leader_epoch)
-        if request.topic_id is not None and request.topic_id != self.topic_id.bytes:
-            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_ID, f"the topic id of {self.topic_partition} is {self.topic_id}")
+        if request.topic_id is not None and request.topic_id != self._topic_id_bytes:
+            raise self._other_topic(ErrorCode.UNKNOWN_TOPIC_ID)
         if self.is_internal and not params.internal_topics_allowed:
             topic = self.topic_partition.topic
             raise RaykaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
@@ -133,14 +134,16 @@ class Partition:
         )
         return self._appended(info, len(records))
 
-    def begin_verification(self, records: Buffer, now_ms: int) -> Verification | None:
+    def begin_verification(self, request: AppendRequest, now_ms: int) -> Verification | None:
         """What appending this batch needs if it may begin a transaction here; None if the transaction is open.
 
-        Raises NOT_LEADER_OR_FOLLOWER and, for what is not a batch, CORRUPT_MESSAGE.
+        Raises NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_ID and, for what is not a batch, CORRUPT_MESSAGE.
         """
         if self.leader_epoch == NO_LEADER_EPOCH:
             raise self._not_leader(NO_LEADER_EPOCH)
-        header = read_header(records)
+        if request.topic_id is not None and request.topic_id != self._topic_id_bytes:
+            raise self._other_topic(ErrorCode.UNKNOWN_TOPIC_ID)
+        header = read_header(request.records)
         if not header.is_transactional:
             return None
         return self.log.begin_verification(header.producer_id, header.producer_epoch, header.base_sequence, now_ms)
@@ -176,6 +179,9 @@ class Partition:
             message = f"{self.topic_partition} is in leader epoch {self.leader_epoch}, not {leader_epoch}"
         return RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
 
+    def _other_topic(self, code: ErrorCode) -> RaykaError:
+        return RaykaError(code, f"the topic id of {self.topic_partition} is {self.topic_id}")
+
     def _check_in_sync_replicas(self) -> None:
         """Raise NOT_ENOUGH_REPLICAS if acks=all would promise too little.
 
@@ -201,8 +207,8 @@ class Partition:
     ) -> FetchResult:
         """Read up to `max_bytes` of what a reader of this isolation may see. Raises RaykaError."""
         self._check_epoch(request.current_leader_epoch)
-        if request.topic_id is not None and request.topic_id != self.topic_id.bytes:
-            raise RaykaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"the topic id is {self.topic_id}")
+        if request.topic_id is not None and request.topic_id != self._topic_id_bytes:
+            raise self._other_topic(ErrorCode.INCONSISTENT_TOPIC_ID)
         log = self.log
         high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
         committed = isolation is IsolationLevel.READ_COMMITTED

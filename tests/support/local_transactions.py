@@ -87,7 +87,7 @@ class LocalTransactions:
         if params.transactional_id is None or request.topic_partition not in self._broker.partitions.replicas:
             return None
         partition = self._broker.partitions.replicas.get(request.topic_partition)
-        verification = partition.begin_verification(request.records, self._broker.now_ms())
+        verification = partition.begin_verification(request, self._broker.now_ms())
         if verification is not None:
             header = read_header(request.records)
             adds = params.transaction_support == TransactionSupport.ADD_PARTITIONS

@@ -93,7 +93,7 @@ class TransactionalAppends:
     def _verification(self, request: AppendRequest, now_ms: int) -> Verification | None:
         """None also where the append itself will say what is wrong."""
         try:
-            return self._replicas.get(request.topic_partition).begin_verification(request.records, now_ms)
+            return self._replicas.get(request.topic_partition).begin_verification(request, now_ms)
         except RaykaError:
             return None
 

@@ -85,6 +85,19 @@ def test_no_append_overtakes_those_that_an_earlier_start_lost(tmp_path: Path) ->
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_appends_keep_the_topic_id_on_their_way(count: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = Cluster(tmp_path)
+        sent: list[AppendRequest] = []
+        link: Any = SimpleNamespace(append=lambda requests, params, done: sent.extend(requests))
+        router = Router(lambda: cluster._image, "node", str(tmp_path), "test", own={"leader": link})
+        router.append([APPEND[0]._replace(topic_id=bytes(16))] * count, PARAMS)
+        assert [(request.leader_epoch, request.topic_id) for request in sent] == [(1, bytes(16))] * count
+
+    asyncio.run(main())
+
+
 def test_leaders_on_this_node_are_told_from_those_on_others(tmp_path: Path) -> None:
     """A fetch gets the places of records in files from the former, and bytes that it has to hold from the latter."""
 

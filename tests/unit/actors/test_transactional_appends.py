@@ -65,6 +65,7 @@ class Leader:
         *names: TopicPartition,
         epoch: int = 0,
         support: TransactionSupport = TransactionSupport.VERIFY,
+        topic_id: bytes | None = None,
     ) -> asyncio.Future[Sequence[AppendResult]]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         requests = []
@@ -72,7 +73,7 @@ class Leader:
             data = bytearray(
                 batch(b"v", producer_id=PRODUCER, producer_epoch=0, base_sequence=sequence, is_transactional=True)
             )
-            requests.append(AppendRequest(name, memoryview(data), 3))
+            requests.append(AppendRequest(name, memoryview(data), 3, topic_id))
         params = AppendParams(-1, 1000, transactional_id="t", transaction_support=support)
         self.server.append(requests, params, future.set_result)
         return future
@@ -97,6 +98,16 @@ def check(path: Path, test: Callable[[Leader], Awaitable[None]]) -> None:
 
 def errors(results: Sequence[AppendResult]) -> list[int]:
     return [result.error for result in results]
+
+
+def test_no_coordinator_is_asked_about_a_batch_for_a_topic_that_was_deleted(tmp_path: Path) -> None:
+    """It would add the new topic of that name to the transaction."""
+
+    async def test(leader: Leader) -> None:
+        assert errors(await leader.append(0, ORDERS, topic_id=uuid.uuid4().bytes)) == [ErrorCode.UNKNOWN_TOPIC_ID]
+        assert leader.questions == []
+
+    check(tmp_path, test)
 
 
 def test_a_producers_batches_wait_for_the_answer_and_keep_their_order(tmp_path: Path) -> None:
