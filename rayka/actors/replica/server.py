@@ -187,10 +187,8 @@ class ReplicaServer:
             return
         topic_partition = partition.topic_partition
         partition.advance_high_watermark()
-        for produce in self._purgatory.high_watermark_at(topic_partition, partition.log.high_watermark):
-            produce.answer()
-        for waiting in self._waiting_for_flush.high_watermark_at(topic_partition, partition.log.recovery_point):
-            waiting.answer()
+        _answer(self._purgatory.high_watermark_at(topic_partition, partition.log.high_watermark))
+        _answer(self._waiting_for_flush.high_watermark_at(topic_partition, partition.log.recovery_point))
         self._more_bytes(topic_partition, self._unflushed_bytes.pop(topic_partition, 0))
 
     def _flush_failed(self, partition: Partition, error: RaykaError) -> None:
@@ -257,8 +255,7 @@ class ReplicaServer:
         if topic_partition not in self._replicas:
             self._unflushed_bytes.pop(topic_partition, None)
         for purgatory in (self._purgatory, self._waiting_for_flush):
-            for produce in purgatory.fail_produces_of(topic_partition, error):
-                produce.answer()
+            _answer(purgatory.fail_produces_of(topic_partition, error))
         self.reads.released(topic_partition)
         if self.share_partitions is not None:
             self.share_partitions.released(topic_partition)
@@ -373,6 +370,15 @@ def _partitions_of(request: ShareRequest) -> Iterable[TopicPartition]:
             return (request.topic_partition,)
         case _:
             return ()
+
+
+def _answer(delayed: Iterable[DelayedProduce]) -> None:
+    """Answer appends that waited. One that fails with its answer keeps no other, and no reader, from its own."""
+    for produce in delayed:
+        try:
+            produce.answer()
+        except Exception:
+            logger.exception("an append that waited can't be answered: %s", produce.topic_partitions)
 
 
 def _delay(partition: Partition, offset: int, done: Callable[[ErrorCode], None]) -> DelayedProduce:

@@ -419,6 +419,33 @@ def test_an_answered_fetch_leaves_no_timer(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
+@pytest.mark.parametrize("ends", ["flush", "release"])
+def test_an_append_that_fails_with_its_answer_fails_alone(ends: str, tmp_path: Path) -> None:
+    def fail(results: object) -> None:
+        raise ConnectionError
+
+    async def check() -> None:
+        leader, read = Leader(tmp_path), asyncio.Event()
+        leader.server.append([AppendRequest(FLUSHED, memoryview(batch(b"v")), 3)], AppendParams(-1, 600_000), fail)
+        waiting = leader.append(FLUSHED, timeout_ms=600_000)
+        partition = leader.replicas.get(FLUSHED)
+        coordinator: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        leader.server.when_flushed(partition, 1, fail)
+        leader.server.when_flushed(partition, 1, coordinator.set_result)
+        wanted = FetchParams((FetchPartition(FLUSHED, 0, 1 << 20),), 600.0, 1, 1 << 20, IsolationLevel.READ_UNCOMMITTED)
+        leader.server.fetch(wanted, lambda results: read.set())
+        if ends == "flush":
+            leader.disk.released.set()
+        else:
+            leader.server.release(FLUSHED)
+        error = ErrorCode.NONE if ends == "flush" else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (errors(await waiting), await coordinator) == ([error], error)
+        await read.wait()
+        await leader.stop()
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+
+
 @pytest.mark.parametrize("ends", ["append", "commit of a coordinator", "release", "time"])
 def test_a_reader_that_fails_with_its_answer_fails_alone(ends: str, tmp_path: Path) -> None:
     """Neither the append that it has waited for fails, which is in the log, nor another reader."""
