@@ -61,8 +61,13 @@ class FlushJob:
             self.on_error(self, self.error)
 
     def give_up(self) -> None:
-        """Give the descriptor back, if `run` has not: this job will not run."""
+        """Give the descriptor back, if `run` has not: this job will not run. An error is that of a flush, as there."""
+        if self._descriptor is None:
+            return
+        self.is_syncing = True
         self._close()
+        if self.error is not None:
+            self.on_error(self, self.error)
 
     def _make_spare(self) -> None:
         """After a roll, get ready for the next one."""

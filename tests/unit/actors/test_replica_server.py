@@ -25,6 +25,7 @@ from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
+from rayka.storage.directory.boot_record import BOOT_ID_FILE, FLUSH_FAILED
 from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
@@ -222,6 +223,32 @@ def test_a_flush_for_which_there_was_no_thread_is_done_again(
         assert open_files(tmp_path) == before
 
     asyncio.run(check())
+
+
+def test_a_close_that_fails_for_a_flush_without_a_thread_fails_the_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the only one that hears of the bytes that are lost: the flush that is done again would succeed."""
+    monkeypatch.setattr(group_commit, "_RETRY_S", 0.001)
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_default_executor(NoThread(1))
+        files = FailingClose()
+        directory = LogDirectory.open(str(tmp_path), files, now_ms=0)
+        log = directory.open_log(FLUSHED, uuid.uuid4(), LogConfig(flush_messages=1), now_ms=0)
+        log.append_as_leader(batch(b"v"), 0, NOW_MS)
+        files.fails = True
+        flushed: list[Partition] = []
+        failed: list[ErrorCode] = []
+        commit = GroupCommit(flushed.append, lambda partition, error: failed.append(error.code))
+        commit.flush([Partition(log, uuid.uuid4())])
+        await commit.stop()
+        assert not flushed
+        assert set(failed) == {ErrorCode.KAFKA_STORAGE_ERROR}
+        assert directory.disk.state is State.OFFLINE
+        assert FLUSH_FAILED in Path(tmp_path, BOOT_ID_FILE).read_text()
+
+    asyncio.run(run())
 
 
 def test_the_flush_of_a_deleted_partition_answers_no_append_to_its_successor(tmp_path: Path) -> None:
