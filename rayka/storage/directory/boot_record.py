@@ -4,7 +4,10 @@ After a stop that was not clean everything that a write took is still there as l
 written when recovery is done; it names the partitions that were found but not opened, which still need it.
 
 After a flush that failed the kernel shows bytes as written that are not on the device, and no later flush writes them.
-A note behind the id says so: the next start then checks every log as after a reboot, and writes it once more.
+A note behind the id says so: the next start then checks every log as after a reboot, and writes it once more. If the
+disk has no room for the note, or the process no file descriptor, the file gets another name, which says the same. A
+file system that takes no change at all, such as one that the kernel has made read-only, loses the note: whoever repairs
+it without a reboot deletes the file.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from rayka.types import TopicPartition
 BOOT_ID_FILE = "boot-id"
 SYSTEM_BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 FLUSH_FAILED = " flush failed"
+FLUSH_FAILED_SUFFIX = ".flush-failed"
 
 
 class BootRecord:
@@ -35,15 +39,18 @@ class BootRecord:
         self._read()
 
     def _read(self) -> None:
+        is_renamed = not self._files.exists(self._path)
         try:
-            line, *unrecovered = self._files.read_file(self._path).decode("ascii").splitlines()
+            found = self._files.read_file(self._path + FLUSH_FAILED_SUFFIX if is_renamed else self._path)
+            line, *unrecovered = found.decode("ascii").splitlines()
         except (FileNotFoundError, ValueError):
             return
         self.unrecovered = set(unrecovered)
         boot_id = line.removesuffix(FLUSH_FAILED)
         is_same_boot = bool(boot_id) and boot_id == self._boot_id
-        self.is_flush_failed = is_same_boot and line != boot_id
-        self.is_same_boot = is_same_boot and line == boot_id
+        has_failed = is_renamed or line != boot_id
+        self.is_flush_failed = is_same_boot and has_failed
+        self.is_same_boot = is_same_boot and not has_failed
 
     def write(self, found: Iterable[TopicPartition], opened: Iterable[TopicPartition], *, was_clean: bool) -> None:
         """From now on every partition but those that were never opened is as the last writes left it."""
@@ -55,12 +62,16 @@ class BootRecord:
     def flush_failed(self) -> None:
         """Note it as far as the disk still lets us. Any thread may. The note counts only while the kernel runs."""
         with contextlib.suppress(OSError):
-            self._write(is_flush_failed=True, sync=False)
+            try:
+                self._write(is_flush_failed=True, sync=False)
+            except OSError:
+                self._files.rename(self._path, self._path + FLUSH_FAILED_SUFFIX)
 
     def _write(self, *, is_flush_failed: bool, sync: bool) -> None:
         line = self._boot_id + FLUSH_FAILED if is_flush_failed else self._boot_id
         text = "".join(f"{line}\n" for line in (line, *sorted(self.unrecovered)))
         self._files.write_file(self._path, text.encode("ascii"), sync=sync)
+        self._files.remove_if_present(self._path + FLUSH_FAILED_SUFFIX)
 
 
 def _read_boot_id(files: RealFiles) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from rayka.errors import RaykaError
 from rayka.storage.directory import boot_record
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
+from rayka.storage.format.batch import Buffer
 from rayka.storage.log.log import Log
 from rayka.types import TopicPartition
 from tests.support.forgetful_system import ForgetfulSystem
@@ -90,6 +93,38 @@ def test_what_was_checked_is_written_again_and_not_what_the_device_has(
     directory.checkpoint(logs)
     kill(directory, logs)
     assert list(after_power_cut(tmp_path, files, monkeypatch).values()) == [LONG, b"in doubt", b"acknowledged"]
+
+
+class FullSystem(ForgetfulSystem):
+    """With the flush that fails it has no room for more files."""
+
+    is_full = False
+
+    def write_file(self, path: str, data: Buffer, *, sync: bool = False) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write_file(path, data, sync=sync)
+
+
+def test_a_flush_that_fails_on_a_full_disk_is_noted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The note needs no room: the record of the boot gets another name."""
+    files = FullSystem()
+    directory, logs = start(tmp_path, files, ORDERS)
+    append(logs[0], b"in doubt")
+    files.is_full = True
+    fail_to_flush(files, logs[0])
+    kill(directory, logs)
+    files.is_full = False
+    kill(*start(tmp_path, files, PAYMENTS))
+    directory, logs = start(tmp_path, files, ORDERS, PAYMENTS)
+    append(logs[0], b"acknowledged")
+    logs[0].flush()
+    directory.checkpoint(logs)
+    kill(directory, logs)
+    later = LogDirectory.open(str(tmp_path), files, now_ms=NOW_MS)
+    assert later._boot.is_same_boot, "everything was written again"
+    later.release()
+    assert list(after_power_cut(tmp_path, files, monkeypatch).values()) == [b"in doubt", b"acknowledged"]
 
 
 def test_a_partition_that_is_opened_later_is_written_again_too(
