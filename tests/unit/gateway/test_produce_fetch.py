@@ -341,7 +341,35 @@ def test_the_leader_refuses_a_fetch_by_the_id_of_the_topic_before(
             for _ in range(2):
                 fetched = await call(client, ApiKey.FETCH, version, fetch_request(version, "orders", old, {0: 0}))
                 error = fetched.responses[0].partitions[0].error_code
-                assert error == (ErrorCode.INCONSISTENT_TOPIC_ID if version >= 13 else 0), "a name is any topic's"
+                assert error == (ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else 0), "a name is any topic's"
+
+    asyncio.run(main())
+
+
+def test_a_session_is_told_that_the_leader_has_another_topic_before_this_process_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kafka tells the two apart. librdkafka, which has no sessions, gives INCONSISTENT_TOPIC_ID to its program as an
+    error; after UNKNOWN_TOPIC_ID it asks for the metadata and goes on."""
+
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            old, image = await create(broker), broker.image
+            first = fetch_request(13, "", old, {0: 0}, session=(0, INITIAL_EPOCH))
+            session_id = (await call(client, ApiKey.FETCH, 13, first)).session_id
+            await broker.controller.delete_topics(["orders"], timeout_ms=1000)
+            await create(broker)
+            monkeypatch.setattr(LocalBroker, "image", image)
+
+            async def error(session: tuple[int, int]) -> int:
+                partitions: dict[int, int] = {0: 0} if session[0] == 0 else {}
+                request = fetch_request(13, "", old if partitions else None, partitions, session=session)
+                response = await call(client, ApiKey.FETCH, 13, request)
+                return int(response.responses[0].partitions[0].error_code)
+
+            assert await error((session_id, 1)) == ErrorCode.INCONSISTENT_TOPIC_ID
+            assert await error((0, INITIAL_EPOCH)) == ErrorCode.UNKNOWN_TOPIC_ID
+            assert await error((0, FINAL_EPOCH)) == ErrorCode.UNKNOWN_TOPIC_ID
 
     asyncio.run(main())
 

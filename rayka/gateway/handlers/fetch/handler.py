@@ -211,11 +211,17 @@ class Fetch:
 
     def _fetched(self, results: list[FetchResult]) -> None:
         for index, result in zip(self._indexes, results, strict=True):
-            self._results[index] = result
+            self._results[index] = result if not result.error else self._failed(result)
         if self._is_converted:
             self._convert(results)
         else:
             self._respond()
+
+    def _failed(self, result: FetchResult) -> FetchResult:
+        """The error of a leader as Kafka answers it: to the id of a deleted topic INCONSISTENT_TOPIC_ID only within a
+        session, which remembers its name."""
+        is_unknown = result.error == ErrorCode.INCONSISTENT_TOPIC_ID and not self._fetch.incremental
+        return result._replace(error=int(ErrorCode.UNKNOWN_TOPIC_ID)) if is_unknown else result
 
     def _convert(self, results: list[FetchResult]) -> None:
         fetched = [
