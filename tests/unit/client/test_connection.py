@@ -37,17 +37,21 @@ def nowhere(monkeypatch):
 def listener(answer):
     """HOST:PORT where one connection gets this answer and is closed."""
     with socket.create_server(("", 0)) as server:  # Ray turns 127.0.0.1 into the address of the node
+        server.settimeout(60)
 
         def serve():
             connection, _ = server.accept()
             with connection:
+                connection.settimeout(60)
                 connection.recv(64)
                 connection.sendall(answer)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        thread.join()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            thread.join()
 
 
 def test_a_client_names_where_ray_did_not_answer(nowhere, monkeypatch):

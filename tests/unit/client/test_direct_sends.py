@@ -381,6 +381,7 @@ def in_a_fork(work: Callable[[], None]) -> str:
     child = os.fork()
     if not child:
         try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest's handler would go on with the tests in the fork
             signal.alarm(int(WAIT_S))
             work()
         except RaykaError as error:

@@ -136,6 +136,7 @@ def test_a_process_that_forks_while_a_thread_loads_code_can_load_some_too() -> N
     assert is_loading.wait(30)
     child = os.fork()
     if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest's handler would go on with the tests in the fork
         signal.alarm(10)
         with compiled_module._loading:
             os._exit(0)
