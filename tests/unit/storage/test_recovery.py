@@ -376,7 +376,7 @@ class CountingEntries(RealFiles):
 
     def write_file(self, path: str, data: Buffer, *, sync: bool = False) -> None:
         if path.endswith(".snapshot"):
-            self.counts.append(sum(isinstance(each, ProducerEntry) for each in gc.get_objects()))
+            self.counts.append(sum(type(each) is ProducerEntry for each in gc.get_objects()))
         super().write_file(path, data, sync=sync)
 
 
@@ -390,7 +390,7 @@ def test_recovery_holds_the_producers_of_one_segment_at_a_time(tmp_path: Path) -
         path.unlink()
     del log
     gc.collect()
-    before = sum(isinstance(each, ProducerEntry) for each in gc.get_objects())
+    before = sum(type(each) is ProducerEntry for each in gc.get_objects())
     files = CountingEntries()
     reopen(tmp_path, files=files).release()
     assert len(files.counts) >= 3
