@@ -116,14 +116,16 @@ class ControllerClient:
         return await self._next_producer_id() if producer_id is None else producer_id
 
     async def _next_producer_id(self) -> int:
-        try:
-            async with asyncio.timeout(_DEFAULT_TIMEOUT_S):
-                while (producer_id := next(self._producer_ids, None)) is None:
-                    if self._allocation is None:
-                        self._allocation = asyncio.ensure_future(self._allocate())
-                    await asyncio.shield(self._allocation)
-        except TimeoutError:
-            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, "the controller gave no producer ids in time") from None
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + _DEFAULT_TIMEOUT_S
+        while (producer_id := next(self._producer_ids, None)) is None:
+            if self._allocation is None:
+                self._allocation = asyncio.ensure_future(self._allocate())
+            # Not `asyncio.timeout`: a request runs in no task until it first waits.
+            ended, _ = await asyncio.wait({self._allocation}, timeout=ends_s - loop.time())
+            if not ended:
+                raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, "the controller gave no producer ids in time")
+            ended.pop().result()
         return producer_id
 
     async def _allocate(self) -> None:

@@ -14,6 +14,7 @@ from rayka.actors.controller import client
 from rayka.actors.controller.client import ControllerClient, execute_until_heard
 from rayka.actors.controller.watch import ImageWatch
 from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.server.eager_task import start_eagerly
 from rayka.metadata.commands import ActorDied, AllocateProducerIds, ProducerIdBlock
 
 REQUEST = ActorDied("a", 3)
@@ -108,6 +109,23 @@ def test_producers_that_start_together_share_blocks_of_ids() -> None:
         cancelled.cancel()
         assert sorted(await asyncio.gather(*asked)) == list(range(10, 35))
         assert controller.given == 3
+
+    asyncio.run(test())
+
+
+def test_a_request_that_runs_in_no_task_yet_gets_an_id() -> None:
+    """A gateway starts each in the callback that has read it."""
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        client = ControllerClient(Blocks(), ImageWatch(None, "client"), 1)
+        given = loop.create_future()
+
+        async def request() -> None:
+            given.set_result(await client.allocate_producer_id())
+
+        loop.call_soon(start_eagerly, request(), loop)
+        assert await asyncio.wait_for(given, 60) == 10
 
     asyncio.run(test())
 
