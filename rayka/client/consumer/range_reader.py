@@ -116,6 +116,8 @@ class RangeReader:
         self._clock = clock
         self._sleep = sleep
         self._failing_since_s: float | None = None
+        self._known_topics: set[str] = set()
+        """Only of a topic that was in the metadata does its absence mean that it was deleted."""
 
     def read(self, offsets: OffsetRange) -> Iterator[RangeRecords]:
         """The records of the range, in order, in batches of up to some tens of MB.
@@ -164,6 +166,7 @@ class RangeReader:
     def _ask(self, offsets: OffsetRange, position: int) -> Any:
         topic_id = None if offsets.topic_id == NO_TOPIC_ID else offsets.topic_id
         leader = _leader(self._broker.image, offsets.topic_partition, topic_id)
+        self._known_topics.add(offsets.topic)
         request = PublishRange(
             offsets.topic_partition,
             position,
@@ -202,7 +205,8 @@ class RangeReader:
         self._failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s
         left = offsets.between(position, offsets.end_offset)
         failing_s = now_s - self._failing_since_s
-        if failing_s > UNKNOWN_FOR_S and offsets.topic not in self._broker.image.topics:
+        is_gone = offsets.topic in self._known_topics and offsets.topic not in self._broker.image.topics
+        if failing_s > UNKNOWN_FOR_S and is_gone:
             raise TopicDeleted(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{left}: topic {offsets.topic} was deleted")
         if failing_s > self._timeout_s:
             raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"{left}: {reason}")

@@ -96,7 +96,9 @@ class ColumnsReader:
     """Columns that are filled from one buffer after another, which costs less than columns for each buffer."""
 
     def __init__(self, columns: Sequence[str], total_bytes: int) -> None:
-        """`total_bytes`: the size of all buffers. Raises INVALID_REQUEST for an unknown column."""
+        """`total_bytes`: the size of all buffers. Raises INVALID_REQUEST for an unknown or repeated column."""
+        if len(set(columns)) < len(columns):
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"A column comes twice: {', '.join(columns)}")
         self._names = columns
         self._columns = [_new_column(name) for name in columns]
         self._constant = [column for column in self._columns if isinstance(column, ConstantColumn)]

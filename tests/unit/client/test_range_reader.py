@@ -192,7 +192,9 @@ def test_a_topic_that_was_deleted_is_an_error_within_seconds():
     assert 2 <= reading.now_s < 3
 
 
-def test_a_topic_that_this_process_has_yet_to_hear_of_is_waited_for():
+@pytest.mark.parametrize("heard_s", [1, 10])
+def test_a_topic_that_this_process_has_yet_to_hear_of_is_waited_for(heard_s):
+    """It was not deleted."""
     reading = Reading(ScriptedLeaders())
     topics, partition = dict(reading.image.topics), reading.image.partition
     reading.image.topics.clear()
@@ -200,7 +202,7 @@ def test_a_topic_that_this_process_has_yet_to_hear_of_is_waited_for():
 
     def hear(seconds):
         reading.now_s += seconds
-        if reading.now_s >= 1:
+        if reading.now_s >= heard_s:
             reading.image.topics, reading.image.partition = topics, partition
 
     reading.reader._sleep = hear

@@ -67,6 +67,13 @@ def test_only_the_columns_asked_for_are_built() -> None:
     assert read(build_batch(RECORDS), columns=["offset", "value"]).schema.names == ["offset", "value"]
 
 
+@pytest.mark.parametrize("columns", [["headers", "headers"], ["value", "offset", "value"]])
+def test_a_column_that_comes_twice_is_refused(columns: list[str]) -> None:
+    error = refusal(build_batch(RECORDS), columns=columns)
+    assert error.code is ErrorCode.INVALID_REQUEST
+    assert columns[0] in error.message
+
+
 def test_an_unknown_column_is_named() -> None:
     error = refusal(build_batch(RECORDS), columns=["valeu"])
     assert error.code is ErrorCode.INVALID_REQUEST
