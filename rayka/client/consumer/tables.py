@@ -11,8 +11,8 @@ from rayka.storage.columns.read import COLUMNS, ColumnsReader
 from rayka.types import TopicPartition
 
 _PART_BYTES = 256 << 20
-"""A part of the table that is as large as this gets no further records: to grow it costs a copy, and no array of Arrow
-holds more than 2 GiB."""
+"""A part of the table that is as large as this gets no further records: to grow it costs a copy, and Arrow's arrays of
+headers hold no more than 2 GiB."""
 
 
 def table_of(
@@ -20,8 +20,8 @@ def table_of(
 ) -> pa.Table:
     """The records of what `poll_batches` gave, partition by partition, with these columns (None: all).
 
-    They are in one array for each column: arrays for each fetch would cost more than the decoding of its records.
-    Raises CORRUPT_MESSAGE, INVALID_REQUEST for an unknown column.
+    Up to `_PART_BYTES` they are in one array for each column: arrays for each fetch would cost more than the decoding
+    of its records. Raises CORRUPT_MESSAGE, INVALID_REQUEST for an unknown or repeated column.
     """
     names = COLUMNS if columns is None else tuple(columns)
     found = [batches for of_partition in polled.values() for batches in of_partition]

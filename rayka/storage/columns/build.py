@@ -1,7 +1,7 @@
 """Arrow arrays that grow chunk by chunk, one class for each kind of column.
 
-The memory of a column is allocated once, by the size that the first chunk predicts, and touched once: fresh pages cost
-about as much as all other work on them.
+The memory of a column is allocated by the size that the first chunk predicts, and touched once: fresh pages cost about
+as much as all other work on them. Where later chunks are larger than predicted, it is allocated again and copied.
 """
 
 from __future__ import annotations
