@@ -24,11 +24,22 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
+_MOST_CANCEL_ROUNDS = 100
+"""So often, `close` cancels the tasks that others began while they were cancelled."""
+
+
+class _OwnedLoop(uvloop.Loop):
+    """The loop of a `LoopThread`, which decides what it still takes."""
+
+    owner: LoopThread
+
+
 class LoopThread:
     """Owns a daemon thread with a uvloop event loop, from construction to `close`."""
 
     def __init__(self, name: str = "rayka-client") -> None:
-        self._loop = uvloop.new_event_loop()
+        self._loop = _OwnedLoop()
+        self._loop.owner = self
         self._loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix=name))
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._process_id = os.getpid()  # an interrupt in Thread.is_alive can make it say no for ever
@@ -74,7 +85,8 @@ class LoopThread:
         if not self.is_closed:  # in a fork nobody may give the lock back
             with self._submitting:
                 if not self._closed:
-                    return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+                    with contextlib.suppress(RuntimeError):  # `close` was called within this very call
+                        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         coroutine.close()
         reason = "The connection to the cluster is closed" if self._closed else "A connection can't be used after fork"
         raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
@@ -112,10 +124,13 @@ class LoopThread:
             logger.error("%r in the client's thread, which keeps running", error)
 
     def _cancel_tasks(self) -> None:
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(asyncio.sleep(0))  # what was submitted last becomes a task
+        for _ in range(_MOST_CANCEL_ROUNDS):
+            if not (tasks := asyncio.all_tasks(self._loop)):
+                break
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
 
 
@@ -149,10 +164,15 @@ def at_home(
     async def call(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if asyncio.get_running_loop() is self.home:
             return await method(self, *args, **kwargs)
-        future = asyncio.run_coroutine_threadsafe(method(self, *args, **kwargs), self.home)
-        return await asyncio.wrap_future(future)
+        return await asyncio.wrap_future(_submit(method(self, *args, **kwargs), self.home))
 
     return call
+
+
+def _submit(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> concurrent.futures.Future[T]:
+    if isinstance(loop, _OwnedLoop):  # a closed one takes nothing, and who asks it would wait for ever
+        return loop.owner.submit(coroutine)
+    return asyncio.run_coroutine_threadsafe(coroutine, loop)
 
 
 class Shell(Generic[Core]):

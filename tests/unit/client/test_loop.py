@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rayka.client.loop import LoopThread
+from rayka.client.loop import LoopThread, at_home
 from rayka.errors import RaykaError
 
 
@@ -81,6 +81,83 @@ def test_a_call_during_which_another_thread_closes_the_loop_has_an_outcome(monke
     with pytest.raises(concurrent.futures.CancelledError):
         loop.submit(asyncio.Event().wait()).result(30)
     closing.join(30)
+
+
+@pytest.mark.parametrize("is_own_thread", [True, False])
+def test_a_call_within_which_the_loop_gets_closed_has_an_outcome(
+    monkeypatch: pytest.MonkeyPatch, is_own_thread: bool
+) -> None:
+    """The collector may drop an object that closes the connection while a call is under way in the same thread."""
+    loop, start = LoopThread(), asyncio.run_coroutine_threadsafe
+    called: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def close_and_start(*arguments: Any) -> Any:
+        loop.close()
+        return start(*arguments)
+
+    def submit() -> None:
+        try:
+            called.set_result(loop.submit(asyncio.Event().wait()))
+        except RaykaError as error:
+            called.set_exception(error)
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", close_and_start)
+    if is_own_thread:
+        loop.call_soon(submit)
+        with pytest.raises(concurrent.futures.CancelledError):
+            called.result(30).result(30)
+    else:
+        submit()
+        with pytest.raises(RaykaError, match="closed"):
+            called.result(30)
+
+
+def test_close_ends_what_begins_while_tasks_are_cancelled() -> None:
+    loop = LoopThread()
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def begin_another() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            tasks.append(asyncio.create_task(asyncio.Event().wait()))
+
+    loop.submit(begin_another())
+    loop.run(asyncio.sleep(0))
+    loop.close()
+    assert tasks[0].cancelled()
+
+
+class Client:
+    def __init__(self, home: asyncio.AbstractEventLoop) -> None:
+        self.home = home
+
+    @at_home
+    async def wait(self) -> None:
+        await asyncio.Event().wait()
+
+
+def test_a_call_from_another_loop_during_close_is_refused() -> None:
+    loop, cancelled, end = LoopThread(), threading.Event(), threading.Event()
+
+    async def end_late() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+            await asyncio.to_thread(end.wait, 60)
+
+    loop.submit(end_late())
+    loop.run(asyncio.sleep(0))
+    closing = threading.Thread(target=loop.close)
+    closing.start()
+    assert cancelled.wait(60)
+    with pytest.raises(RaykaError, match="closed"):
+        asyncio.run(asyncio.wait_for(Client(loop.loop).wait(), 5))
+    end.set()
+    closing.join(60)
+    with pytest.raises(RaykaError, match="closed"):
+        asyncio.run(asyncio.wait_for(Client(loop.loop).wait(), 5))
 
 
 def test_waiting_in_its_own_thread_is_refused() -> None:
