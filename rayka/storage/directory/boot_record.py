@@ -7,13 +7,14 @@ After a flush that failed the kernel shows bytes as written that are not on the 
 A note behind the id says so: the next start then checks every log as after a reboot, and writes it once more. If the
 disk has no room for the note, or the process no file descriptor, the file gets another name, which says the same. A
 file system that takes no change at all, such as one that the kernel has made read-only, loses the note: whoever repairs
-it without a reboot deletes the file.
+it without a reboot deletes the file, as the log says.
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
+import threading
 from collections.abc import Iterable
 
 from rayka.storage.files import RealFiles
@@ -24,9 +25,11 @@ SYSTEM_BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 FLUSH_FAILED = " flush failed"
 FLUSH_FAILED_SUFFIX = ".flush-failed"
 
+logger = logging.getLogger(__name__)
+
 
 class BootRecord:
-    """The record of a directory as it was found. Methods raise OSError."""
+    """The record of a directory as it was found, which any thread may write. Methods raise OSError."""
 
     def __init__(self, files: RealFiles, directory: str) -> None:
         self.is_same_boot = False
@@ -36,6 +39,8 @@ class BootRecord:
         self._files = files
         self._path = os.path.join(directory, BOOT_ID_FILE)
         self._boot_id = _read_boot_id(files)
+        self._lock = threading.Lock()
+        self._has_failed_now = False
         self._read()
 
     def _read(self) -> None:
@@ -57,15 +62,25 @@ class BootRecord:
         if not was_clean and not self.is_same_boot:
             self.unrecovered = set(map(str, found))
         self.unrecovered -= set(map(str, opened))
-        self._write(is_flush_failed=self.is_flush_failed and bool(self.unrecovered), sync=True)
+        with self._lock:
+            is_flush_failed = self._has_failed_now or (self.is_flush_failed and bool(self.unrecovered))
+            self._write(is_flush_failed=is_flush_failed, sync=True)
 
     def flush_failed(self) -> None:
-        """Note it as far as the disk still lets us. Any thread may. The note counts only while the kernel runs."""
-        with contextlib.suppress(OSError):
+        """Note it as far as the disk still lets us. The note counts only while the kernel runs."""
+        with self._lock:
+            self._has_failed_now = True
             try:
                 self._write(is_flush_failed=True, sync=False)
             except OSError:
-                self._files.rename(self._path, self._path + FLUSH_FAILED_SUFFIX)
+                self._rename()
+
+    def _rename(self) -> None:
+        try:
+            self._files.rename(self._path, self._path + FLUSH_FAILED_SUFFIX)
+        except OSError as error:
+            what = "records may not be on the disk: delete this file, or reboot, before the next start"
+            logger.error("%s can't note (%s) that %s", self._path, error, what)
 
     def _write(self, *, is_flush_failed: bool, sync: bool) -> None:
         line = self._boot_id + FLUSH_FAILED if is_flush_failed else self._boot_id

@@ -53,7 +53,8 @@ class DiskState:
     """Shared by a log directory and its logs, in any thread.
 
     `on_change` is called with the new state in whichever thread met the event, in the order of the changes. It must not
-    bring about another event. `on_failed_flush` is called in the thread that met the first flush that failed.
+    bring about another event. `on_failed_flush` is called in the thread that met the first flush that failed, or a file
+    system that has become read-only.
     """
 
     def __init__(self, path: str, on_failed_flush: Callable[[], None] = lambda: None) -> None:
@@ -81,6 +82,8 @@ class DiskState:
         """Take note of an I/O error; the error for the caller."""
         is_lack = error.errno in NO_DESCRIPTORS or error.errno in NO_SPACE
         self._enter(Event.LACK if is_lack else Event.ERROR, error)
+        if error.errno == errno.EROFS:  # the kernel has given up what it had not written yet
+            self._note_failed_flush()
         return storage_error(f"Disk error in {self.path}", error)
 
     def flush_failed(self, error: OSError) -> RaykaError:
@@ -89,10 +92,14 @@ class DiskState:
             self._enter(Event.LACK, error)
         else:
             self._enter(Event.ERROR, error)
-            if not self._has_failed_flush:
-                self._has_failed_flush = True
-                self._on_failed_flush()
+            self._note_failed_flush()
         return storage_error(f"Flush failed in {self.path}", error)
+
+    def _note_failed_flush(self) -> None:
+        with self._lock:
+            is_first, self._has_failed_flush = not self._has_failed_flush, True
+        if is_first:
+            self._on_failed_flush()
 
     def probe_succeeded(self) -> None:
         """Take note that files can be written, flushed and read again."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -167,6 +169,97 @@ def test_the_note_is_gone_when_every_log_was_written_again(tmp_path: Path, files
     assert not directory._boot.is_same_boot
     kill(directory, logs)
     assert LogDirectory.open(str(tmp_path), files, now_ms=NOW_MS)._boot.is_same_boot
+
+
+class Interleaved(ForgetfulSystem):
+    """While a file of this name is written, or what it replaces is removed, a flush fails in another thread."""
+
+    def __init__(self, moment: str) -> None:
+        super().__init__()
+        self._moment = moment
+        self.directory: LogDirectory | None = None
+        self.thread = threading.Thread()
+
+    def _reach(self, moment: str, path: str) -> None:
+        if moment == self._moment and boot_record.BOOT_ID_FILE in path and self.directory is not None:
+            error = OSError(errno.EIO, os.strerror(errno.EIO))
+            self.thread = threading.Thread(target=self.directory.disk.flush_failed, args=(error,))
+            self.directory = None
+            self.thread.start()
+            self.thread.join(0.2)  # as far as it gets: to its end, or to the lock
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        self._reach("open", path)
+        return super().open(path, create=create, read_only=read_only)
+
+    def rename(self, source: str, target: str) -> None:
+        self._reach("rename", target)
+        super().rename(source, target)
+
+    def remove_if_present(self, path: str) -> None:
+        self._reach("remove", path)
+        super().remove_if_present(path)
+
+
+@pytest.mark.parametrize("moment", ["open", "rename", "remove"])
+def test_the_note_stays_when_the_record_is_written_at_the_same_time(tmp_path: Path, moment: str) -> None:
+    files = Interleaved(moment)
+    directory, logs = start(tmp_path, files, ORDERS)
+    files.directory = directory
+    directory._begin_writing()
+    files.thread.join()
+    kill(directory, logs)
+    later = LogDirectory.open(str(tmp_path), RealFiles(), now_ms=NOW_MS)
+    assert later._boot.is_flush_failed
+    later.release()
+
+
+def test_the_note_stays_when_the_record_is_written_afterwards(tmp_path: Path, files: ForgetfulSystem) -> None:
+    """A probe that had begun before writes it."""
+    directory, logs = start(tmp_path, files, ORDERS)
+    append(logs[0], b"in doubt")
+    fail_to_flush(files, logs[0])
+    directory._begin_writing()
+    kill(directory, logs)
+    later = LogDirectory.open(str(tmp_path), files, now_ms=NOW_MS)
+    assert later._boot.is_flush_failed
+    later.release()
+
+
+class ReadOnlySystem(RealFiles):
+    """The kernel makes it read-only, as after a write that the device refused."""
+
+    is_read_only = False
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        self._check(not read_only)
+        return super().open(path, create=create, read_only=read_only)
+
+    def rename(self, source: str, target: str) -> None:
+        self._check(True)
+        super().rename(source, target)
+
+    def _check(self, changes: bool) -> None:
+        if changes and self.is_read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+def test_a_note_that_a_read_only_file_system_does_not_take_is_logged_with_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = ReadOnlySystem()
+    directory, logs = start(tmp_path, files, ORDERS)
+    append(logs[0], b"in doubt")
+    files.is_read_only = True
+    for _ in range(2):
+        with caplog.at_level(logging.ERROR), pytest.raises(RaykaError, match="Read-only file system"):
+            logs[0].flush()
+    kill(directory, logs)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{tmp_path}/boot-id can't note ([Errno 30] Read-only file system) that records may not be on the disk: "
+        "delete this file, or reboot, before the next start"
+    )
 
 
 def test_of_two_flushes_at_a_time_none_counts_when_one_failed(tmp_path: Path, files: ForgetfulSystem) -> None:
