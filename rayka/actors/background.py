@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from rayka.errors import RaykaError
+from rayka.errors import ErrorCode, RaykaError
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,17 @@ async def in_daemon_thread(call: Callable[[], T]) -> T:
 
     threading.Thread(target=run, name="rayka-call", daemon=True).start()
     return await future
+
+
+async def answered(work: Awaitable[T]) -> T | RaykaError:
+    """The result, or the error as a value: whoever waits for the answer gets it also if nobody expects the error."""
+    try:
+        return await work
+    except RaykaError as error:
+        return error
+    except Exception as error:
+        logger.exception("a request failed")
+        return RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
 
 def exit_process() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -31,11 +32,14 @@ _WITH_OFFSETS = frozenset((ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED
 
 Answer = TypeVar("Answer")
 
+logger = logging.getLogger(__name__)
+
 
 class Replicas:
     """The replicas that one process holds, by partition.
 
-    Each method answers for every partition that it was asked about; an error stays with its partition.
+    Each method answers for every partition that it was asked about; an error stays with its partition. They answer also
+    after an error that nobody expects, as Kafka does: whoever has waited for records would wait on without an answer.
     """
 
     def __init__(self) -> None:
@@ -103,6 +107,8 @@ class Replicas:
                 result = partition.fetch(request, max(0, min(left, request.max_bytes)), isolation, empty)
             except RaykaError as error:
                 result = self._refused(request, error)
+            except Exception:
+                result = FetchResult(_unexpected(request.topic_partition))
             size = result.size
             left -= size
             empty = empty and not size
@@ -164,4 +170,11 @@ class Replicas:
                 answers.append(answer(self.get(query[0]), query))
             except RaykaError as error:
                 answers.append(answer_type(int(error.code)))
+            except Exception:
+                answers.append(answer_type(_unexpected(query[0])))
         return answers
+
+
+def _unexpected(topic_partition: TopicPartition) -> int:
+    logger.exception("a request for %s failed", topic_partition)
+    return int(ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from rayka.actors.background import BackgroundTasks
+from rayka.actors.background import BackgroundTasks, answered
 from rayka.actors.channel.memory_file import MOST_REQUEST_BYTES, PeerMemory
 from rayka.actors.channel.requests import (
     AppendFrame,
@@ -235,11 +235,12 @@ class FrameService:
     async def _read_and_answer(
         self, request: ReceivedRequest, results: Sequence[R], with_records: Callable[[list[R]], Any]
     ) -> None:
-        try:
-            request.answer(with_records(await asyncio.to_thread(self._with_bytes, results)))
-        except RaykaError as error:
-            request.answer(error)
+        read = await answered(asyncio.to_thread(self._with_bytes, results))
+        if isinstance(read, RaykaError):
+            request.answer(read)
             self._server.check_records([result.records for result in results])
+        else:
+            request.answer(with_records(read))
 
     def _with_bytes(self, results: Sequence[R]) -> list[R]:
         return [

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import zip_longest
 from typing import Any, Protocol, TypeVar
 
-from rayka.actors.background import BackgroundTasks
+from rayka.actors.background import BackgroundTasks, answered
 from rayka.actors.channel.link import CALL_TIMEOUT_S, AppendDone, Done, FetchDone
 from rayka.actors.channel.requests import (
     CheckRecords,
@@ -353,10 +353,8 @@ class ReplicaServer:
 
     def _answer_from_disk(self, work: Callable[[], T], answer: Callable[[T], Any], done: Done) -> None:
         async def run() -> None:
-            try:
-                done(answer(await self._disk.run(work)))
-            except RaykaError as error:
-                done(error)
+            found = await answered(self._disk.run(work))
+            done(found if isinstance(found, RaykaError) else answer(found))
 
         self._background.start("disk", run())
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from rayka.actors.background import BackgroundTasks
+from rayka.actors.background import BackgroundTasks, answered
 from rayka.actors.channel.link import Done
 from rayka.actors.channel.requests import (
     DescribedShareRecords,
@@ -33,7 +33,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.replicas import Replicas
 from rayka.share.config import ShareGroupConfig
 from rayka.share.persister import Persister, persister_error
-from rayka.share.requests import ShareFetchPartition, ShareFetchResult
+from rayka.share.requests import ShareDepth, ShareFetchPartition, ShareFetchResult
 from rayka.types import NO_LEADER_EPOCH, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -173,17 +173,15 @@ class SharePartitions:
 
     async def _ask_one(self, request: ReturnShareRecords | MeasureShareDepth, done: Done) -> None:
         """What concerns one share-partition, which is loaded if it is not there."""
-        try:
-            leader = await self._loaded(
-                request.group_id, ShareFetchPartition(request.topic_partition, request.topic_id, False)
-            )
-            if isinstance(request, MeasureShareDepth):
-                done(leader.depth())
-            else:
-                await leader.release(request.member_id, were_delivered=False, offsets=request.offsets)
-                done(len(request.offsets))
-        except RaykaError as error:
-            done(error)
+        done(await answered(self._answer_one(request)))
+
+    async def _answer_one(self, request: ReturnShareRecords | MeasureShareDepth) -> ShareDepth | int:
+        wanted = ShareFetchPartition(request.topic_partition, request.topic_id, False)
+        leader = await self._loaded(request.group_id, wanted)
+        if isinstance(request, MeasureShareDepth):
+            return leader.depth()
+        await leader.release(request.member_id, were_delivered=False, offsets=request.offsets)
+        return len(request.offsets)
 
     async def _loaded(self, group_id: str, wanted: ShareFetchPartition) -> LeadSharePartition:
         """Raises RaykaError: COORDINATOR_NOT_AVAILABLE if it can't be loaded in time."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rayka.actors import background
-from rayka.actors.channel.requests import NUMBERS, CheckRecords, FetchParams, encode_value
+from rayka.actors.channel.requests import NUMBERS, CheckRecords, FetchParams, ListOffsets, encode_value
 from rayka.actors.channel.service import CallRequest, FrameService
 from rayka.actors.channel.socket import ChannelClosed
 from rayka.actors.replica import group_commit
@@ -37,6 +37,7 @@ from rayka.types import (
     FetchResult,
     FileSlice,
     IsolationLevel,
+    OffsetQuery,
     TopicPartition,
 )
 from tests.support.descriptors import open_files
@@ -61,8 +62,8 @@ class SlowDisk(RealFiles):
 class Leader:
     """A server that leads a partition with `flush.messages=1` and one without."""
 
-    def __init__(self, path: Path) -> None:
-        self.disk = SlowDisk()
+    def __init__(self, path: Path, disk: SlowDisk | None = None) -> None:
+        self.disk = disk or SlowDisk()
         directory = self.directory = LogDirectory.open(str(path), self.disk, now_ms=0)
         replicas = self.replicas = Replicas()
         for name, config in ((FLUSHED, LogConfig(flush_messages=1)), (PLAIN, LogConfig())):
@@ -391,8 +392,9 @@ def test_the_leader_reads_records_that_others_could_not_read_and_its_directory_f
     asyncio.run(check())
 
 
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, os.strerror(errno.EMFILE)), MemoryError()])
 def test_a_reader_on_another_node_whose_records_can_t_be_read_fails_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Its records are read when an append brings them; the append is answered, and other readers get theirs."""
     wanted = FetchParams((FetchPartition(PLAIN, 0, 1 << 20),), 30.0, 1, 1 << 20, IsolationLevel.READ_UNCOMMITTED)
@@ -405,13 +407,13 @@ def test_a_reader_on_another_node_whose_records_can_t_be_read_fails_alone(
         service.serve(other)
         local: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         leader.server.fetch(wanted, local.set_result)
-        errors_left = iter([OSError(errno.EMFILE, os.strerror(errno.EMFILE))])
+        errors_left = iter([error])
         undisturbed = os.open
 
         def fail_once(*arguments: Any, **options: Any) -> int:
-            error = next(errors_left, None) if threading.current_thread() is not threading.main_thread() else None
-            if error is not None:
-                raise error
+            if threading.current_thread() is not threading.main_thread():
+                for one in errors_left:
+                    raise one
             return undisturbed(*arguments, **options)
 
         monkeypatch.setattr(os, "open", fail_once)
@@ -494,6 +496,52 @@ def test_a_reader_that_fails_with_its_answer_fails_alone(ends: str, tmp_path: Pa
             assert leader.server.append_as_coordinator(leader.replicas.get(PLAIN), memoryview(batch(b"v")), NOW_MS) == 0
         await answered.wait()
         assert not leader.server.reads._timers
+        await leader.stop()
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+
+
+class OutOfMemory(SlowDisk):
+    """There is no memory for reads of one partition's records."""
+
+    fails = False
+
+    def read(self, descriptor: int, size: int, position: int) -> bytes:  # type: ignore[override]
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if self.fails and path.endswith(".log") and str(PLAIN) in path:
+            raise MemoryError
+        return os.pread(descriptor, size, position)
+
+
+def test_a_read_that_fails_unexpectedly_is_answered_at_once(tmp_path: Path) -> None:
+    """So is one that has waited, and other partitions of the same request get their records."""
+    wanted = tuple(FetchPartition(name, 1, 1 << 20) for name in (PLAIN, FLUSHED))
+
+    def params(min_bytes: int) -> FetchParams:
+        return FetchParams(wanted, 600.0, min_bytes, 1 << 20, IsolationLevel.READ_UNCOMMITTED)
+
+    async def check() -> None:
+        disk = OutOfMemory()
+        disk.released.set()
+        leader = Leader(tmp_path, disk)
+        for _ in range(3):
+            await leader.append(PLAIN, FLUSHED)
+        answers: list[Any] = []
+        leader.server.fetch(params(min_bytes=1 << 19), answers.append)
+        disk.fails = True
+        leader.server.release(PLAIN)
+        leader.server.fetch(params(min_bytes=1), answers.append)
+        queries = tuple(OffsetQuery(name, NOW_MS) for name in (PLAIN, FLUSHED))
+        leader.server.ask(ListOffsets(queries, IsolationLevel.READ_UNCOMMITTED), answers.append)
+        assert list(map(errors, answers)) == [[ErrorCode.UNKNOWN_SERVER_ERROR, 0]] * 3
+        assert answers[0][1].size
+        assert answers[1][1].size
+        checked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        records = answers[0][1].records
+        leader.server.ask(
+            CheckRecords(records._replace(path=records.path.replace("flushed", "plain"))), checked.set_result
+        )
+        assert (await checked).code is ErrorCode.UNKNOWN_SERVER_ERROR
         await leader.stop()
 
     asyncio.run(asyncio.wait_for(check(), 60))
