@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
@@ -23,7 +24,10 @@ from rayka.client import runtime
 
 LOCK = "up.lock"
 LOG = "up.log"
+STOPPED = "stopped"
+"""Stands in the lock, behind the process id, after a clean stop."""
 STOP_TIMEOUT_S = 20
+_NAMED_WITHIN_S = 1.0
 DEFAULT_LISTEN = "127.0.0.1:9092"
 
 EXAMPLES = """\
@@ -85,8 +89,9 @@ def command(
             "dashboard": dashboard,
             "supervisor_pid": os.getpid(),
         }
-        exit_code = Supervisor([sys.executable, "-m", "rayka.cli.daemon.serve"], settings).run()
-        if exit_code is Exit.DONE:
+        supervisor = Supervisor([sys.executable, "-m", "rayka.cli.daemon.serve"], settings)
+        exit_code = supervisor.run()
+        if supervisor.stopped_cleanly:
             note_clean_stop(lock)
         return exit_code
 
@@ -116,13 +121,16 @@ def run_in_background(data_dir: Path, arguments: Sequence[str]) -> Exit:
 def stop(data_dir: Path) -> bool:
     """End the `rayka up` that holds the data directory; False if it did not stop cleanly. Raises CliError."""
     pid = holder_of(data_dir)
-    if pid is None:
-        raise CliError(f"no broker runs on {data_dir}", Exit.NOT_FOUND)
-    watch = os.pidfd_open(pid)
-    signal.pidfd_send_signal(watch, signal.SIGTERM)
+    try:
+        if pid is None:
+            raise ProcessLookupError
+        watch = os.pidfd_open(pid)
+        signal.pidfd_send_signal(watch, signal.SIGTERM)
+    except ProcessLookupError:
+        raise CliError(f"no broker runs on {data_dir}", Exit.NOT_FOUND) from None
     if not select.select([watch], [], [], STOP_TIMEOUT_S)[0]:
         raise CliError(f"the broker on {data_dir} (process {pid}) did not stop within {STOP_TIMEOUT_S} s")
-    return (data_dir / LOCK).read_text().split() != [str(pid)]
+    return (data_dir / LOCK).read_text().split() == [str(pid), STOPPED]
 
 
 def broker_configs(config: Sequence[str], config_file: str | None) -> dict[str, str]:
@@ -203,16 +211,28 @@ def locked(data_dir: Path) -> Iterator[TextIO]:
 
 def note_clean_stop(lock: TextIO) -> None:
     """Let `stop` know that nothing was killed. What was killed can't say that it was."""
-    lock.write("stopped\n")
+    lock.write(f"{STOPPED}\n")
 
 
 def holder_of(data_dir: Path) -> int | None:
-    """The process id of the `rayka up` that holds the data directory, None if none does."""
+    """The process id of the `rayka up` that holds the data directory, None if none does. Raises CliError."""
     try:
         with open(data_dir / LOCK) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return int((data_dir / LOCK).read_text().split()[0])
+        return _named_in(data_dir / LOCK)
     except OSError:
         pass
     return None
+
+
+def _named_in(lock: Path) -> int:
+    """The process that a lock names. One that has just taken it writes that a moment later."""
+    deadline = time.monotonic() + _NAMED_WITHIN_S
+    while True:
+        pid = lock.read_text(errors="replace").partition("\n")[0]
+        if pid.isascii() and pid.isdecimal():
+            return int(pid)
+        if time.monotonic() >= deadline:
+            raise CliError(f"{lock} does not say which process holds it")
+        time.sleep(0.01)

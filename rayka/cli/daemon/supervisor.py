@@ -40,6 +40,8 @@ class Supervisor:
         self._command = tuple(command)
         self._settings = dict(settings)
         self._policy = policy or Policy()
+        self.stopped_cleanly = False
+        """Whether the child stopped in order when it was told to; not if there was none, or it had to be killed."""
         self._stop_requests = 0
         self._restarts = RestartPolicy(self._policy)
         self._down_since = 0.0
@@ -116,7 +118,8 @@ class Supervisor:
             if left_s <= 0:
                 break
             self._wait(child, left_s)
-        if child.exit_code == 0 or child.ready_at is None:
+        self.stopped_cleanly = child.exit_code == 0
+        if self.stopped_cleanly or child.ready_at is None:
             return Exit.DONE
         log("the broker did not stop cleanly and was killed; the next start recovers its logs")
         return Exit.FAILED

@@ -1,4 +1,4 @@
-"""Plays the broker process for the supervisor: `python stand_in.py BEHAVIOUR COUNTER_FILE`.
+"""Plays the broker process for the supervisor: `python stand_in.py COUNTER_FILE BEHAVIOUR...`.
 
 It leaves a grandchild in a session of its own, as Ray's workers are, and tells both ids on stderr.
 """
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 
-def main(behaviour: str, counter: Path) -> int:
+def main(counter: Path, behaviour: set[str]) -> int:
     settings = json.load(sys.stdin)
 
     def tell(**news: str) -> None:
@@ -21,10 +21,10 @@ def main(behaviour: str, counter: Path) -> int:
 
     lives = int(counter.read_text()) + 1 if counter.exists() else 1
     counter.write_text(str(lives))
-    if behaviour == "refuses":
+    if "refuses" in behaviour:
         tell(failed="no.such.config is not a setting")
         return 1
-    if behaviour == "dies" or (behaviour == "dies-after-first" and lives > 1):
+    if behaviour & {"dies", "dies-for-long"} or ("dies-after-first" in behaviour and lives > 1):
         return 3
     # A shell between, so that the grandchild is an orphan at once.
     shell = subprocess.run(
@@ -33,12 +33,13 @@ def main(behaviour: str, counter: Path) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # it stays pending until it is waited for
     print("lives", os.getpid(), shell.stdout.strip(), file=sys.stderr, flush=True)
     print("noise that must not reach the supervisor's standard output")
-    tell(ready=settings["listen"].replace(":0", ":4242"))
-    if behaviour == "stubborn":
+    if "never-ready" not in behaviour:
+        tell(ready=settings["listen"].replace(":0", ":4242"))
+    if "stubborn" in behaviour:
         signal.pause()
     signal.sigwait({signal.SIGTERM})
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[1]), set(sys.argv[2:])))

@@ -23,9 +23,12 @@ import sys
 from rayka.cli.daemon.restart_policy import Policy
 from rayka.cli.daemon.supervisor import Supervisor
 stop_timeout_s = 0.5 if "stubborn" in sys.argv else 15.0
-policy = Policy(max_failures=3, first_delay_s=0.01, stop_timeout_s=stop_timeout_s)
-command = [sys.executable, *sys.argv[1:]]
-sys.exit(Supervisor(command, {"listen": "127.0.0.1:0"}, policy).run())
+first_delay_s = 600.0 if "dies-for-long" in sys.argv else 0.01
+policy = Policy(max_failures=3, first_delay_s=first_delay_s, stop_timeout_s=stop_timeout_s)
+supervisor = Supervisor([sys.executable, *sys.argv[1:]], {"listen": "127.0.0.1:0"}, policy)
+exit_code = supervisor.run()
+print("stopped cleanly:", supervisor.stopped_cleanly, file=sys.stderr)
+sys.exit(exit_code)
 """
 
 
@@ -35,7 +38,7 @@ class Run:
     def __init__(self, behaviour: str, directory: Path) -> None:
         self.lives: list[tuple[int, int]] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-c", RUNNER, str(STAND_IN), behaviour, str(directory / "lives")],
+            [sys.executable, "-c", RUNNER, str(STAND_IN), str(directory / "lives"), *behaviour.split()],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -97,8 +100,9 @@ def test_stops_when_told_and_leaves_nothing(supervised: Run, number: int) -> Non
     supervised.next_life()
     assert supervised.wait_ready() == "rayka is ready on 127.0.0.1:4242\n"
     supervised.process.send_signal(number)
-    code, out, _ = supervised.end()
+    code, out, err = supervised.end()
     assert (code, out) == (0, "")
+    assert err.endswith("stopped cleanly: True\n")
     supervised.assert_nothing_left()
 
 
@@ -163,14 +167,34 @@ def test_a_child_that_does_not_stop_is_killed(supervised: Run) -> None:
     code, _, err = supervised.end()
     assert code == 1
     assert "did not stop cleanly" in err
+    assert err.endswith("stopped cleanly: False\n")
     supervised.assert_nothing_left()
+
+
+@pytest.mark.parametrize("supervised", ["never-ready stubborn"], indirect=True)
+def test_a_child_that_is_killed_while_it_starts_has_not_stopped_cleanly(supervised: Run) -> None:
+    supervised.next_life()
+    supervised.process.send_signal(signal.SIGTERM)
+    code, _, err = supervised.end()
+    assert code == 0
+    assert err.endswith("stopped cleanly: False\n")
+    supervised.assert_nothing_left()
+
+
+@pytest.mark.parametrize("supervised", ["dies-for-long"], indirect=True)
+def test_a_child_that_has_died_and_is_not_started_again_has_not_stopped_cleanly(supervised: Run) -> None:
+    supervised.until("restarting it")
+    supervised.process.send_signal(signal.SIGTERM)
+    code, _, err = supervised.end()
+    assert code == 0
+    assert err.endswith("stopped cleanly: False\n")
 
 
 @pytest.mark.parametrize("supervised", ["refuses"], indirect=True)
 def test_a_refusal_at_the_first_start_is_final(supervised: Run, tmp_path: Path) -> None:
     code, out, err = supervised.end()
     assert (code, out) == (1, "")
-    assert err.endswith("rayka: no.such.config is not a setting\n")
+    assert err.endswith("rayka: no.such.config is not a setting\nstopped cleanly: False\n")
     assert (tmp_path / "lives").read_text() == "1"
 
 

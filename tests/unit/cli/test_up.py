@@ -7,6 +7,7 @@ import resource
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,8 @@ with up.locked(Path(sys.argv[1])) as lock:
     signal.sigwait({signal.SIGTERM})
     if sys.argv[2] == "cleanly":
         up.note_clean_stop(lock)
+    if sys.argv[2] == "replaced":  # by the next broker on the directory
+        (Path(sys.argv[1]) / up.LOCK).write_text("1\\n")
 """
 
 
@@ -101,6 +104,7 @@ with up.locked(Path(sys.argv[1])) as lock:
     ("how", "text"),
     [
         ("cleanly", "Stopped the broker on {}.\n"),
+        ("replaced", "Killed the broker on {}, which did not stop cleanly; the next start recovers its logs.\n"),
         ("killed", "Killed the broker on {}, which did not stop cleanly; the next start recovers its logs.\n"),
     ],
 )
@@ -114,6 +118,35 @@ def test_down_says_whether_the_broker_had_to_be_killed(
         assert holder.stdout.readline() == b"locked\n"
         assert main(["down", "--data-dir", str(tmp_path)]) == Exit.DONE
     assert capsys.readouterr().out == text.format(tmp_path)
+
+
+def test_down_waits_until_a_lock_that_was_just_taken_names_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with up.locked(tmp_path):
+        lock = tmp_path / up.LOCK
+        lock.write_text("")
+        monkeypatch.setattr(time, "sleep", lambda _: lock.write_text(f"{os.getpid()}\n"))
+        assert up.holder_of(tmp_path) == os.getpid()
+
+
+@pytest.mark.parametrize("content", ["", "broker\n", "\u00b2\n"])
+def test_a_lock_that_names_no_process_is_one_clear_line(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(up, "_NAMED_WITHIN_S", 0.0)
+    with up.locked(tmp_path):
+        (tmp_path / up.LOCK).write_text(content)
+        assert main(["down", "--data-dir", str(tmp_path)]) == Exit.FAILED
+    assert capsys.readouterr().err == f"rayka: {tmp_path}/up.lock does not say which process holds it\n"
+
+
+def test_a_broker_that_has_ended_meanwhile_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    with up.locked(tmp_path):
+        (tmp_path / up.LOCK).write_bytes(gone.stdout)
+        assert main(["down", "--data-dir", str(tmp_path)]) == Exit.NOT_FOUND
+    assert capsys.readouterr().err == f"rayka: no broker runs on {tmp_path}\n"
 
 
 @pytest.mark.parametrize("listen", ["9092", "host:", ":9092", "host:http", "host:70000"])
