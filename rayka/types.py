@@ -21,6 +21,15 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 
 
+_MOST_DIGITS = 19
+"""No number of Kafka has more: 64 bits with a sign."""
+
+
+def is_number(text: str) -> bool:
+    """Whether a user's text is a number from 0 that `int` takes; `str.isdigit` is true of `²` too."""
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic; prints as its directory name, `orders-2`."""
 

@@ -22,6 +22,7 @@ from rayka.actors.node.view import ClusterView
 from rayka.client import runtime
 from rayka.client.loop import LoopThread
 from rayka.errors import ErrorCode, RaykaError
+from rayka.types import is_number
 
 if TYPE_CHECKING:
     from rayka.actors.node.node import RunningNode
@@ -143,6 +144,8 @@ def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -
             ray.init(address=where, log_to_driver=False, logging_level=logging.WARNING)
         except ConnectionError as error:
             raise _no_ray(where, error) from None
+        except ValueError as error:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"{where!r} is not an address of Ray: {error}") from None
     return _connection(_find_controller(namespace), namespace, None, started)
 
 
@@ -205,7 +208,7 @@ def _refused(where: str) -> RaykaError | None:
 
 def _failure_at(place: str, where: str) -> RaykaError | None:
     host, _, port = place.rpartition(":")
-    if "://" in place or not port.isdigit():  # Ray may know it
+    if "://" in place or not is_number(port):  # Ray may know it
         return None
     try:
         if int(port) > _MAX_PORT:  # the resolver would take the port modulo 65536

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import OffsetRange
+from rayka.types import is_number
 
 _KEPT_BATCHES = 100
 _VERSION = 2
@@ -135,7 +136,7 @@ class Checkpoint:
                     self._files.remove(os.path.join(directory, str(batch_id)))
 
     def _ids(self, directory: str) -> Sequence[int]:
-        return [int(name) for name in self._files.list(directory) if name.isdigit()]
+        return [int(name) for name in self._files.list(directory) if is_number(name)]
 
     def _write(self, path: str, head: Mapping[str, Any], ranges: Iterable[OffsetRange]) -> None:
         lines = [{"version": _VERSION, **head}, *(each.to_json() for each in ranges)]

@@ -30,6 +30,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.directory.checkpoints import encode_uuid
 from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.files import RealFiles
+from rayka.types import is_number
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +165,7 @@ def _in_url(host: str) -> str:
 def parse_address(text: str) -> tuple[str, int]:
     """`HOST:PORT` or `[IPv6]:PORT`. Raises INVALID_CONFIG if it is neither."""
     host, separator, port = text.rpartition(":")
-    if not separator or not port.isdigit() or int(port) > 65535:
+    if not separator or not is_number(port) or int(port) > 65535:
         raise RaykaError(ErrorCode.INVALID_CONFIG, f"{text!r} is not HOST:PORT")
     return host.strip("[]") or "0.0.0.0", int(port)
 

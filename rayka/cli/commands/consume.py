@@ -136,7 +136,7 @@ def _starts(cluster: KafkaCluster, wanted: ConsumeOptions) -> dict[TopicPartitio
     """From which offset to which each partition is read; says on standard error what the log does not hold."""
     from rayka.cli.kafka.offsets import log_ranges, outside, partitions_of, starting_offsets
     from rayka.client.kafka.admin import KafkaAdmin
-    from rayka.types import IsolationLevel
+    from rayka.types import IsolationLevel, is_number
 
     admin = KafkaAdmin(cluster)
     places = [
@@ -144,7 +144,7 @@ def _starts(cluster: KafkaCluster, wanted: ConsumeOptions) -> dict[TopicPartitio
     ]
     logs = log_ranges(admin, places, IsolationLevel[wanted.isolation.upper()])
     offsets = starting_offsets(admin, logs, wanted.start)
-    if wanted.start.isdigit():
+    if is_number(wanted.start):
         _warn(outside(offsets, logs))
     return {
         partition: (max(offset, logs[partition].start), logs[partition].end) for partition, offset in offsets.items()

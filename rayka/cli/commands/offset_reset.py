@@ -18,6 +18,7 @@ from rayka.cli.exits import CliError, Exit
 from rayka.cli.parsing import F, complete_topics, json_option, only_one
 from rayka.cli.tables import table
 from rayka.cli.text.offset_files import plan_lines
+from rayka.types import is_number
 
 if TYPE_CHECKING:
     from rayka.client.admin.group_offsets import OffsetReset
@@ -162,7 +163,7 @@ def topics_of(words: Sequence[str]) -> dict[str, list[int] | None]:
     for word in words:
         topic, colon, numbers = word.partition(":")
         parts = numbers.split(",")
-        if not topic or (colon and not all(part.isdecimal() for part in parts)):
+        if not topic or (colon and not all(map(is_number, parts))):
             raise CliError(f"--topic {word!r} is not of the form TOPIC or TOPIC:N,N", Exit.USAGE)
         known = topics.get(topic, [])
         topics[topic] = None if known is None or not colon else known + [int(part) for part in parts]

@@ -21,6 +21,7 @@ from rayka.cli.exits import CliError, Exit
 from rayka.cli.parsing import Command
 from rayka.cli.text import properties
 from rayka.client import runtime
+from rayka.types import is_number
 
 LOCK = "up.lock"
 LOG = "up.log"
@@ -159,7 +160,7 @@ def split_listen(listen: str) -> tuple[str, int]:
     """Host and port. Raises CliError(USAGE) if they are not there."""
     host, colon, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
+    if not colon or not host or not is_number(port) or int(port) > 65535:
         raise CliError(f"--listen {listen!r} is not of the form HOST:PORT, with a port from 0 to 65535", Exit.USAGE)
     return host, int(port)
 
@@ -231,7 +232,7 @@ def _named_in(lock: Path) -> int:
     deadline = time.monotonic() + _NAMED_WITHIN_S
     while True:
         pid = lock.read_text(errors="replace").partition("\n")[0]
-        if pid.isascii() and pid.isdecimal():
+        if is_number(pid):
             return int(pid)
         if time.monotonic() >= deadline:
             raise CliError(f"{lock} does not say which process holds it")

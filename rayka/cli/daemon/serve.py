@@ -25,6 +25,7 @@ from rayka.cli.daemon import agent
 from rayka.cli.daemon.console import log
 from rayka.cli.daemon.gcs_server import NAME as GCS_SERVER
 from rayka.cli.daemon.gcs_server import GcsServer
+from rayka.types import is_number
 
 if TYPE_CHECKING:
     from rayka.actors.controller.guard import ControllerGuard
@@ -82,7 +83,7 @@ def start(settings: Settings) -> Cluster:
 def require_ray(address: str) -> None:
     """Raises ConnectionError if nothing listens at HOST:PORT, which Ray itself takes twenty seconds to say."""
     host, _, port = address.rpartition(":")
-    if port.isdigit():
+    if is_number(port):
         try:
             socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
         except OSError as error:

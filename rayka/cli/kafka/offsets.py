@@ -9,7 +9,7 @@ from rayka.cli.exits import CliError, Exit
 from rayka.cli.text.record_text import parse_time
 from rayka.client.kafka.admin import KafkaAdmin
 from rayka.client.kafka.cluster import KafkaCluster
-from rayka.types import IsolationLevel, OffsetSpec, TopicPartition
+from rayka.types import IsolationLevel, OffsetSpec, TopicPartition, is_number
 
 
 class Range(NamedTuple):
@@ -43,9 +43,9 @@ def starting_offsets(admin: KafkaAdmin, logs: Mapping[TopicPartition, Range], wh
         return {topic_partition: log.start for topic_partition, log in logs.items()}
     if where == "latest":
         return {topic_partition: log.end for topic_partition, log in logs.items()}
-    if where.isdigit():
+    if is_number(where):
         return dict.fromkeys(logs, int(where))
-    if where[:1] == "-" and where[1:].isdigit():
+    if where[:1] == "-" and is_number(where[1:]):
         return {topic_partition: max(log.start, log.end + int(where)) for topic_partition, log in logs.items()}
     found = admin.list_offsets(logs, _time(where))
     return {

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from rayka.cli.exits import CliError, Exit
-from rayka.types import TopicPartition
+from rayka.types import TopicPartition, is_number
 
 _ZK_LINE = re.compile(r"/consumers/([^/]+)/offsets/([^/]+)/(?:(\d+)-)?(\d+):(\d+)", re.ASCII)
 K = TypeVar("K")
@@ -31,7 +31,7 @@ def parse_plan(lines: Iterable[str], group: str) -> dict[TopicPartition, int]:
             continue
         if len(fields) == 4 and fields.pop(0) != group:
             raise _wrong(number, f"this is about another group than {group}")
-        if len(fields) != 3 or not fields[0] or not (_is_number(fields[1]) and _is_number(fields[2])):
+        if len(fields) != 3 or not fields[0] or not (is_number(fields[1]) and is_number(fields[2])):
             raise _wrong(number, "not of the form TOPIC,PARTITION,OFFSET")
         _put(offsets, number, fields[0], int(fields[1]), int(fields[2]))
     return _not_empty(offsets)
@@ -73,10 +73,6 @@ def _not_empty(parsed: dict[K, V]) -> dict[K, V]:
     if not parsed:
         raise CliError("the file has no offsets", Exit.USAGE)
     return parsed
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
 
 
 def _wrong(number: int, what: str) -> CliError:

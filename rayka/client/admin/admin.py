@@ -27,7 +27,7 @@ from rayka.metadata.commands import (
 )
 from rayka.metadata.image import BrokerImage, TopicImage
 from rayka.metadata.records import ConfigResource, ResourceType
-from rayka.types import IsolationLevel, LogDirDescription, TopicPartition
+from rayka.types import IsolationLevel, LogDirDescription, TopicPartition, is_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -252,7 +252,7 @@ class AsyncAdmin(GroupAdmin):
         return topic
 
     def _broker_id(self, name: str) -> int:
-        if name.isdigit() and int(name) in self._broker.image.brokers:
+        if is_number(name) and int(name) in self._broker.image.brokers:
             return int(name)
         raise RaykaError(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
 

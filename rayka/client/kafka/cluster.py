@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from rayka.client.kafka.connection import BrokerConnection, entity
 from rayka.client.kafka.values import BrokerNode, Metadata, PartitionInfo, TopicDescription
 from rayka.errors import ErrorCode, RaykaError
-from rayka.types import TopicPartition
+from rayka.types import TopicPartition, is_number
 
 TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0
@@ -175,7 +175,7 @@ def addresses(bootstrap_servers: str) -> list[tuple[str, int]]:
     found = []
     for server in bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
-        if not host or not port.isdecimal() or not 1 <= int(port) <= _MAX_PORT:
+        if not host or not is_number(port) or not 1 <= int(port) <= _MAX_PORT:
             message = f"{server.strip()!r} is not of the form HOST:PORT, with a port from 1 to {_MAX_PORT}"
             raise RaykaError(ErrorCode.INVALID_REQUEST, message)
         found.append((host.strip("[]"), int(port)))

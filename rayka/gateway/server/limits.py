@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from rayka.config.definition import INT_MAX
 from rayka.gateway.server.node_usage import NodeUsage
+from rayka.types import is_number
 
 logger = logging.getLogger("rayka.gateway")
 
@@ -57,7 +58,7 @@ def _overrides(text: str | tuple[str, ...] | None) -> Mapping[str, int]:
     """`"10.0.0.1:5,10.0.0.2:7"` as a mapping; what is not of that form is left out."""
     items = text.split(",") if isinstance(text, str) else text or ()
     pairs = (item.strip().rpartition(":") for item in items)
-    return {host: int(count) for host, _, count in pairs if host and count.isdigit()}
+    return {host.strip(): int(count) for host, _, count in pairs if host.strip() and is_number(count.strip())}
 
 
 class RequestBytes:

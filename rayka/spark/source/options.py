@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import Position, Positions, Timestamp
-from rayka.types import IsolationLevel, OffsetSpec
+from rayka.types import IsolationLevel, OffsetSpec, is_number
 
 Query = Literal["batch", "streaming"]
 T = TypeVar("T")
@@ -177,7 +177,7 @@ class _Options:
     def number(self, name: str, least: int = 0) -> int | None:
         """A number from `least`."""
         text = self.text(name)
-        if text is not None and not (text.isdigit() and int(text) >= least):
+        if text is not None and not (is_number(text) and int(text) >= least):
             raise invalid(f"Option {name}={text!r} is not valid: use a number from {least}")
         return None if text is None else int(text)
 
@@ -194,7 +194,7 @@ class _Options:
     def timestamp(self, name: str) -> int | None:
         """Milliseconds since the epoch."""
         text = self.text(name)
-        if text is not None and not text.isdigit():
+        if text is not None and not is_number(text):
             raise invalid(f"Option {name}={text!r} is not valid: use milliseconds since 1970")
         return None if text is None else int(text)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rayka.spark.source.options import invalid
+from rayka.types import is_number
 
 _NAMES = {
     name.lower(): name
@@ -55,7 +56,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     _one_of(given, "kafka.security.protocol", ("plaintext",))
     _one_of(given, "kafka.acks", ("all", "-1"))
     timeout = given.get("kafka.request.timeout.ms", str(DEFAULT_TIMEOUT_MS))
-    if not (timeout.isdigit() and int(timeout)):
+    if not (is_number(timeout) and int(timeout)):
         raise invalid(f"Option kafka.request.timeout.ms={timeout!r} is not valid: use a number from 1")
     return SinkOptions(given.get("topic"), given.get("kafka.bootstrap.servers"), codec, int(timeout))
 

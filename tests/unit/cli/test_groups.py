@@ -45,7 +45,7 @@ def test_topics_and_their_partitions(words: list[str], topics: dict[str, list[in
     assert topics_of(words) == topics
 
 
-@pytest.mark.parametrize("word", ["", ":1", "a:", "a:x", "a:1,", "a:-1"])
+@pytest.mark.parametrize("word", ["", ":1", "a:", "a:x", "a:1,", "a:-1", "a:²"])
 def test_words_that_name_no_partitions_are_refused(word: str) -> None:
     with pytest.raises(CliError) as error:
         topics_of([word])

@@ -15,7 +15,9 @@ def test_help_offers_bootstrap_server_only_to_commands_that_take_it() -> None:
     assert "--bootstrap-server" not in CliRunner().invoke(rayka, ["status", "--help"]).output
 
 
-@pytest.mark.parametrize("text", ["localhost", "", "localhost:", ":9092", "localhost:0", "localhost:65536", "h:1,h:x"])
+@pytest.mark.parametrize(
+    "text", ["localhost", "", "localhost:", ":9092", "localhost:0", "localhost:65536", "h:1,h:x", "h:²"]
+)
 def test_an_address_without_a_valid_port_is_wrong_usage(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topics", "list", "--bootstrap-server", text]) == Exit.USAGE
     error = capsys.readouterr().err

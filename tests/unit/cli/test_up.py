@@ -149,7 +149,7 @@ def test_a_broker_that_has_ended_meanwhile_does_not_run(tmp_path: Path, capsys: 
     assert capsys.readouterr().err == f"rayka: no broker runs on {tmp_path}\n"
 
 
-@pytest.mark.parametrize("listen", ["9092", "host:", ":9092", "host:http", "host:70000"])
+@pytest.mark.parametrize("listen", ["9092", "host:", ":9092", "host:http", "host:70000", "host:²"])
 def test_a_wrong_listen_is_wrong_use(listen: str, tmp_path: Path) -> None:
     assert main(["up", "--listen", listen, "--data-dir", str(tmp_path)]) == 2
 

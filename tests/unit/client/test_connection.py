@@ -75,6 +75,17 @@ def test_an_address_where_nothing_listens_is_refused_before_ray_waits_for_it(now
             rayka.connect(where)
 
 
+def test_an_address_that_ray_can_t_read_is_named(nowhere, monkeypatch):
+    def fail(address, **settings):
+        raise ValueError("Unable to parse port number")
+
+    monkeypatch.setattr(ray, "init", fail)
+    for where in ("localhost:²", "localhost:http", "localhost:"):
+        with pytest.raises(RaykaError, match=f"'{where}' is not an address of Ray: Unable to parse") as refused:
+            rayka.connect(where)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.6\r\n"])
 def test_the_port_of_kafka_clients_is_told_from_that_of_ray(nowhere, monkeypatch, answer):
     monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray waits for a minute"))

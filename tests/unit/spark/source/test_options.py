@@ -114,6 +114,8 @@ def test_waiting_and_retries():
         ("batch", {"subscribe": "a", "endingOffsets": "earliest"}, "can't be the earliest"),
         ("batch", {"subscribe": "a", "endingOffsets": '{"a": {"0": -2}}'}, "can't be the earliest"),
         ("batch", {"subscribe": "a", "startingTimestamp": "noon"}, "use milliseconds since 1970"),
+        ("batch", {"subscribe": "a", "startingTimestamp": "²"}, "use milliseconds since 1970"),
+        ("batch", {"subscribe": "a", "minPartitions": "²"}, "use a number from 1"),
         (
             "batch",
             {"subscribe": "a", "startingOffsetsByTimestamp": '{"a": {"0": -1}}'},

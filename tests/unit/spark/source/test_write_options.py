@@ -21,6 +21,7 @@ def test_options_of_the_sink():
         ({"kafka.acks": "1"}, "kafka.acks='1' is not valid: use all"),
         ({"kafka.compression.type": "rar"}, "use none or gzip"),
         ({"kafka.request.timeout.ms": "soon"}, "use a number from 1"),
+        ({"kafka.request.timeout.ms": "²"}, "use a number from 1"),
         ({"kafka.transactional.id": "t"}, "kafka.transactional.id is not supported"),
         ({"kafka.security.protocol": "SASL_SSL"}, "use plaintext"),
     ],
