@@ -143,8 +143,11 @@ class Accumulator:
     forgets what it has and takes nothing more.
     """
 
-    def __init__(self, config: ProducerConfig, check: Callable[[], None] | None = None) -> None:
-        """`check` raises if nothing may be sent. It runs under the lock: a later flush finds all that it let pass."""
+    def __init__(self, config: ProducerConfig, check: Callable[[int | None], None] | None = None) -> None:
+        """`check` raises if nothing may be sent, or not in this transaction.
+
+        It runs under the lock: a later flush finds all that it let pass.
+        """
         self._config = config
         self._check = check
         self._refusal: str | None = None
@@ -161,7 +164,7 @@ class Accumulator:
             self._refusal = self._refusal or reason
             self._check = self._raise_refusal
 
-    def _raise_refusal(self) -> None:
+    def _raise_refusal(self, _transaction: int | None) -> None:
         raise RaykaError(ErrorCode.INVALID_REQUEST, str(self._refusal))
 
     def forked(self) -> None:
@@ -224,7 +227,7 @@ class Accumulator:
         """
         with self._lock:
             if self._check is not None:
-                self._check()
+                self._check(None)
             if self._used >= self._limit:
                 return None
             batch, is_news = queue.filling, False
@@ -245,7 +248,7 @@ class Accumulator:
         """Append a whole batch; False if there is no memory. Raises as `append`."""
         with self._lock:
             if self._check is not None:
-                self._check()
+                self._check(batch.transaction)
             if self._used >= self._limit:
                 return False
             filling = queue.close_filling()

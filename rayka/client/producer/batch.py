@@ -30,7 +30,8 @@ class ProducerBatch(BatchCompletion):
     """A batch that is filling, then waits, is sent, maybe several times, and is done.
 
     `append` is that of its records, for any thread. `reserved` is what counts as used memory. `is_waited`: a thread
-    waited for the outcome. `direct` is set once a thread has sent the batch itself.
+    waited for the outcome. `direct` is set once a thread has sent the batch itself. `transaction` is the number of that
+    in which it must be sent, if there is one.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class ProducerBatch(BatchCompletion):
         "records",
         "reserved",
         "topic_partition",
+        "transaction",
     )
 
     def __init__(
@@ -70,6 +72,7 @@ class ProducerBatch(BatchCompletion):
         self.error_message: str | None = None
         self.is_waited = False
         self.direct: DirectAppend | None = None
+        self.transaction: int | None = None
 
     @classmethod
     def of_buffer(

@@ -23,7 +23,7 @@ from rayka.client.producer.filling import Headers
 from rayka.client.producer.partitioner import Partitioner
 from rayka.client.producer.route import Routes, TopicRoute, wait_for_topic
 from rayka.client.producer.sender import Sender
-from rayka.client.producer.transactions import Offsets, OffsetsReader, Transactions
+from rayka.client.producer.transactions import Offsets, OffsetsReader, Transactions, in_one_transaction
 from rayka.client.settings import OpenTransaction, ProducerConfig, ProducerOptions, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -188,6 +188,9 @@ class AsyncProducer(AsyncClosing):
 
     def batches(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> Iterator[ProducerBatch]:
         """The batches that hold the records, built and not sent. From any thread."""
+        yield from in_one_transaction(self._transactions, self._built(topic, partition, records))
+
+    def _built(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> Iterator[ProducerBatch]:
         route = self._existing_route(topic)
         limit = min(route.max_batch_size, _BULK_BATCH_SIZE)
         chosen = route.choose(None, limit, partition, None)
@@ -242,8 +245,9 @@ class AsyncProducer(AsyncClosing):
             route.choose(None, 0, partition, None)
         encoder = RowEncoder(route, self.config, self._partitioner, take_memory)
         rows = ListRows(values, keys, None if headers is None else [*map(headers_of, headers)], timestamps_ms)
-        for part in rows.read(self.config, self._broker.now_ms(), encoder.chunk_bytes(keys is None)):
-            yield from self._of_encoded(topic, encoder.encode(part, partition))
+        parts = rows.read(self.config, self._broker.now_ms(), encoder.chunk_bytes(keys is None))
+        encoded = (batch for part in parts for batch in encoder.encode(part, partition))
+        yield from in_one_transaction(self._transactions, self._of_encoded(topic, encoded))
 
     async def send_table(self, topic: str, table: Any) -> list[BatchFuture]:
         """Send each row of a table as a record, without a Python object for each.
@@ -266,8 +270,9 @@ class AsyncProducer(AsyncClosing):
         route = self._existing_route(topic)
         encoder = RowEncoder(route, self.config, self._partitioner, take_memory)
         given = require_known_columns(arrow_table(table))
-        for rows, partitions in rows_of_table(given, route, self.config, self._broker.now_ms()):
-            yield from self._of_encoded(topic, encoder.encode(rows, partitions))
+        parts = rows_of_table(given, route, self.config, self._broker.now_ms())
+        encoded = (batch for rows, partitions in parts for batch in encoder.encode(rows, partitions))
+        yield from in_one_transaction(self._transactions, self._of_encoded(topic, encoded))
 
     def _of_encoded(self, topic: str, encoded: Iterator[EncodedBatch]) -> Iterator[ProducerBatch]:
         for partition, buffer, count in encoded:

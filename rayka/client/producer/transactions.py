@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from rayka.client.group.coordinator import GroupMetadata, OffsetAndMetadata, ReadOffsets
 from rayka.client.loop import in_time
+from rayka.client.producer.batch import ProducerBatch
 from rayka.client.settings import OpenTransaction, ProducerConfig
 from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitResponse, TxnOffsetCommitRequest
 from rayka.coordinator.request import Request
@@ -51,6 +52,8 @@ class Transactions:
         self.transactional_id: str = given
         self.producer = _NOBODY if joined is None else joined[1:]
         self.is_open = joined is not None
+        self.number = 0
+        """Of the transaction that was begun last."""
         self.has_sent = False
         self.error: RaykaError | None = None
         self._broker = broker
@@ -61,9 +64,14 @@ class Transactions:
         self._in_doubt = _NOBODY
         """The producer whose last transaction may be open, decided or never begun."""
 
-    def check_open(self) -> None:
-        """Raise INVALID_TXN_STATE outside of a transaction, and while it is being ended. From any thread."""
+    def check_open(self, number: int | None = None) -> None:
+        """Raise INVALID_TXN_STATE outside of a transaction, or outside of this one, and while it is being ended.
+
+        From any thread.
+        """
         self._require_begun()
+        if number is not None and number != self.number:
+            raise RaykaError(ErrorCode.INVALID_TXN_STATE, "The transaction in which this call has begun has ended")
         if self._is_ending:
             raise RaykaError(ErrorCode.INVALID_TXN_STATE, "The transaction is being committed or aborted")
 
@@ -139,6 +147,7 @@ class Transactions:
             if self.is_open:
                 raise RaykaError(ErrorCode.INVALID_TXN_STATE, "A transaction is open already")
             await self._be_the_only_one()
+            self.number += 1
             self.is_open, self.has_sent, self.error = True, False, None
 
     async def end(self, is_committed: bool, flush: Callable[[], Awaitable[None]]) -> None:
@@ -267,6 +276,14 @@ class Transactions:
                     f"No answer for max_block_ms; the coordinator's last error was {error.name}",
                 )
             await asyncio.sleep(backoff_s)
+
+
+def in_one_transaction(transactions: Transactions | None, batches: Iterator[ProducerBatch]) -> Iterator[ProducerBatch]:
+    """The batches of one call: another thread may end the transaction before all are sent, and begin the next."""
+    number = None if transactions is None else transactions.number
+    for batch in batches:
+        batch.transaction = number
+        yield batch
 
 
 def _retriable_error(response: Any) -> ErrorCode | None:

@@ -577,6 +577,47 @@ def test_a_record_whose_transaction_ends_while_it_is_being_sent_is_refused(clust
     assert values(cluster, "events") == committed(cluster) == [b"a", b"b"]
 
 
+LARGE = b"x" * 600_000
+"""A batch has room for one."""
+CALLS: dict[str, Callable[[Producer, Callable[[], None]], object]] = {
+    "send_batch": lambda producer, end: producer.send_batch("events", 0, then(end, LARGE, LARGE, LARGE)),
+    "send_many": lambda producer, _: producer.send_many("events", [LARGE, LARGE], keys=[b"1", b"2"]),
+    "send_table": lambda producer, _: producer.send_table("events", {"value": [LARGE, LARGE], "key": [b"1", b"2"]}),
+}
+
+
+def then(end: Callable[[], None], *values: bytes) -> Iterator[bytes]:
+    """The values, and the end before the last one."""
+    yield from values[:-1]
+    end()
+    yield values[-1]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_records_of_one_call_are_never_in_two_transactions(cluster: Cluster, call: str) -> None:
+    """Another thread may end the transaction between two batches, and begin the next one."""
+    cluster.admin().create_topic("events")
+    chosen = itertools.count(1)
+
+    def choose(*_: object) -> int:
+        if next(chosen) == 2:
+            end()
+        return 0
+
+    def end() -> None:
+        producer.commit_transaction()
+        producer.begin_transaction()
+
+    with cluster.producer(transactional_id="t", partitioner=choose) as producer:
+        producer.begin_transaction()
+        with pytest.raises(RaykaError, match="has ended") as late:
+            CALLS[call](producer, end)
+        assert refused(late) is ErrorCode.INVALID_TXN_STATE
+        producer.send("events", b"next")
+        producer.commit_transaction()
+    assert committed(cluster) == [LARGE, b"next"]
+
+
 def test_a_callback_sends_nothing_in_a_transaction_that_is_being_committed(cluster: Cluster) -> None:
     """It could be appended after the end, and acknowledged, and would be aborted at the transaction's timeout."""
     refusals: list[ErrorCode] = []
