@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 import pyarrow as pa
 
@@ -25,12 +26,11 @@ def table_of(
     """
     names = COLUMNS if columns is None else tuple(columns)
     found = [batches for of_partition in polled.values() for batches in of_partition]
-    left_bytes = sum(len(batches.data) for batches in found)
-    reader, parts = ColumnsReader(names, left_bytes), []
-    for topic_partition, data, position, _, aborted_transactions in found:
+    reader, parts = ColumnsReader(names, _part_bytes(found)), []
+    for number, (topic_partition, data, position, _, aborted_transactions) in enumerate(found):
         if reader.size >= _PART_BYTES:
             parts.append(reader.finish())
-            reader = ColumnsReader(names, left_bytes)
+            reader = ColumnsReader(names, _part_bytes(found[number:]))
         reader.read(
             data,
             topic=topic_partition.topic,
@@ -39,6 +39,14 @@ def table_of(
             aborted_transactions=aborted_transactions,
             check_crcs=check_crcs,
         )
-        left_bytes -= len(data)
     parts.append(reader.finish())
     return pa.concat_tables([pa.Table.from_batches([part]) for part in parts], promote_options="permissive")
+
+
+def _part_bytes(found: Sequence[RecordBatches]) -> int:
+    """Bytes of the fetches that fill the next part, if their records take as much memory: what it reserves."""
+    size = 0
+    for size in accumulate(len(batches.data) for batches in found):
+        if size >= _PART_BYTES:
+            break
+    return size

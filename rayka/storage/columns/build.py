@@ -20,7 +20,7 @@ from rayka.storage.columns.decode import Bytes, gather
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 
-_MAX_AHEAD = 1 << 28
+_MAX_AHEAD_BYTES = 1 << 28
 _SPARE = 1.05
 _MICROSECONDS = 1000
 _INT = struct.Struct("=i")
@@ -63,7 +63,7 @@ class _Growing:
         if self.size > len(self._array):
             expected = int(self.size / progress * _SPARE)
             written = self._array[:start]
-            self._allocate(max(self.size, min(expected, self.size + _MAX_AHEAD)))
+            self._allocate(max(self.size, min(expected, self.size + _MAX_AHEAD_BYTES // self.itemsize)))
             self._array[:start] = written
         return self._array[start : self.size]
 

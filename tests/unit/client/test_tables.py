@@ -79,6 +79,16 @@ def test_a_large_part_of_a_table_is_not_grown(monkeypatch: pytest.MonkeyPatch) -
     assert table.equals(table_of_each())
 
 
+def test_a_part_of_a_table_reserves_no_memory_for_the_parts_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_PART_BYTES", 100_000)
+    data = build_batch([Record(offset, NOW, None, bytes(1000), ()) for offset in range(20)])
+    polled = {ORDERS: [RecordBatches(ORDERS, memoryview(data), 0, 20, None) for _ in range(50)]}
+    before = pa.total_allocated_bytes()
+    table = table_of(polled, ["value"], check_crcs=True)
+    assert table["value"].num_chunks == 10
+    assert pa.total_allocated_bytes() - before < 1.2 * table.nbytes
+
+
 @pytest.mark.parametrize("names", [["topic"], ["partition", "topic"], ["timestampType"]])
 def test_some_columns_of_several_fetches(names: list[str]) -> None:
     table = table_of(POLLED, names, check_crcs=True)
