@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.fallocate import set_blocks_aside
 from rayka.storage.format.batch import Buffer
 
 _READ_BYTES = 1 << 20
@@ -43,6 +44,7 @@ class RealFiles:
     """(descriptor, buffer, position) -> bytes written, perhaps fewer than asked for."""
     read = staticmethod(os.pread)
     """(descriptor, size, position) -> bytes, fewer at the end of the file and before bytes that the disk can't give."""
+    set_blocks_aside = staticmethod(set_blocks_aside)
 
     def read_into(self, descriptor: int, buffer: memoryview, position: int) -> int:
         """Read to a buffer; the number of bytes, as `read`."""

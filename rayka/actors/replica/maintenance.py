@@ -62,7 +62,8 @@ class LogUpkeep:
     async def _flush(self) -> None:
         """Flush the logs whose `flush.ms` is over, and those with closed segments that are not on the device yet.
 
-        Snapshots of producers are written, without a flush, and files are made for the rolls that come next.
+        Snapshots of producers are written, without a flush, and files are made for the rolls that come next. A log that
+        became slow gives back the blocks that it was given ahead.
         """
         now_ms = time.time_ns() // 1_000_000
         for number, partition in enumerate(self._replicas):
@@ -73,6 +74,9 @@ class LogUpkeep:
                     await self._disk.run(partition.log.write_snapshots)
             if partition.log.needs_spare(now_ms):
                 await self._disk.run(partition.log.make_spare)
+            if partition.log.has_idle_blocks(now_ms):
+                with contextlib.suppress(RaykaError):
+                    partition.log.give_back_blocks()
             if number % _PARTITIONS_A_TURN == _PARTITIONS_A_TURN - 1:
                 await asyncio.sleep(0)
 

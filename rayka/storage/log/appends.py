@@ -93,7 +93,7 @@ class LogAppends(LogState):
         self._make_room(position, next_offset - 1, headers[-1].max_timestamp, now_ms)
         if leader_epoch != self._epochs.latest:
             self._epochs.assign(leader_epoch, base_offset)
-        self._local.append(records, headers, next_offset)
+        self._local.append(records, headers, next_offset, now_ms)
         for header in headers:
             if header.producer_id >= 0:
                 self._remember_producers(batches, base_offset, now_ms, transaction_version)

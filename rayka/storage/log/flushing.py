@@ -41,6 +41,15 @@ class LogFlush(LogState):
         """Make that file. Any thread may; without it the roll does."""
         self._local.make_spare()
 
+    def has_idle_blocks(self, now_ms: int) -> bool:
+        """Whether the log has blocks of the file system that it does not need soon."""
+        return not self.is_released and self._local.has_idle_blocks(now_ms)
+
+    @storing
+    def give_back_blocks(self) -> None:
+        """Give them back. Raises KAFKA_STORAGE_ERROR."""
+        self._local.give_back_blocks()
+
     def begin_flush(self) -> FlushJob:
         """A job that puts everything appended so far on the device; run it, in a thread or not, and finish it.
 

@@ -15,6 +15,7 @@ from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import LOG_OVERHEAD, BatchHeader, Buffer
 from rayka.storage.log.deletion import SegmentDeletion
 from rayka.storage.log.flush_job import FlushedRange, FlushJob
+from rayka.storage.segments.blocks_ahead import BlocksAhead
 from rayka.storage.segments.scan import MAX_RELATIVE_OFFSET
 from rayka.storage.segments.segment import Segment
 from rayka.storage.segments.segments import Segments
@@ -42,6 +43,7 @@ class LocalLog:
         self._files = files
         self._directory = directory
         self._spare = SpareFile(files, directory)
+        self._blocks = BlocksAhead()
         self._places: dict[int, LogOffsetMetadata] = {}
         self.truncations = 0
         """How often records were cut off the end: what was begun before may be about others that are gone."""
@@ -54,13 +56,15 @@ class LocalLog:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def append(self, records: Buffer, headers: list[BatchHeader], next_offset: int) -> None:
+    def append(self, records: Buffer, headers: list[BatchHeader], next_offset: int, now_ms: int) -> None:
         """Write batches at the end of the active segment with one system call. After an OSError nothing changed.
 
         Nothing behind the write touches a file: what indexing needs of them was read before.
         """
         segment = self.segments.active
         position = segment.size
+        if position + len(records) > self._blocks.due_size and not self.config.preallocate:
+            self._blocks.look(segment, position + len(records), self.segment_size, now_ms)
         segment.write(records)
         last_offset = self.log_end_offset - 1
         for header in headers:
@@ -122,6 +126,15 @@ class LocalLog:
         )
         segment.create(now_ms, self.segment_size if self.config.preallocate else 0, self._spare)
         self.segments.add(segment)
+        self._blocks.begin_segment()
+
+    def has_idle_blocks(self, now_ms: int) -> bool:
+        """Whether the active segment has blocks that it does not need soon."""
+        return self._blocks.are_idle(now_ms)
+
+    def give_back_blocks(self) -> None:
+        """Give them back."""
+        self._blocks.give_back(self.segments.active)
 
     # -- reading --------------------------------------------------------------------------------
 

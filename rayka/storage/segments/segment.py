@@ -85,7 +85,7 @@ class Segment:
         self._index_work_is_due = True
         """Whether the next append has to read or to write the indexes first, since it can't fail behind its write."""
         self._is_preallocated = True
-        """Whether the file may be longer than the batches; not known of a file of before."""
+        """Whether the file may have bytes or blocks behind the batches; not known of a file of before."""
 
     def _sibling(self, suffix: str) -> str:
         return self.path.removesuffix(LOG_SUFFIX) + suffix
@@ -221,7 +221,17 @@ class Segment:
         """Add the last time index entry. Indexes stay in memory until they were written, then `freeze`."""
         self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
         if self._is_preallocated:
-            self._files.truncate(self.descriptor(), self.size)
+            self.cut_to_batches()
+
+    def set_blocks_aside(self, size: int) -> bool:
+        """Give the file the blocks for `size` more bytes, if the file system gains by it. Raises OSError."""
+        is_done = self._files.set_blocks_aside(self.descriptor(), self.size, size)
+        self._is_preallocated |= is_done
+        return is_done
+
+    def cut_to_batches(self) -> None:
+        """Give back what the file has behind its batches, bytes or blocks. Raises OSError."""
+        self._files.truncate(self.descriptor(), self.size)
 
     def freeze(self) -> None:
         """Free the memory of the indexes, and close the descriptor."""

@@ -1,0 +1,168 @@
+"""A log that grows fast gets blocks of the file system ahead, and nobody sees it but who asks for them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from rayka.storage.fallocate import is_ext4
+from rayka.storage.files import RealFiles
+from rayka.storage.log.log import Log
+from rayka.storage.segments.blocks_ahead import FAST_MS, IDLE_MS, STEP_BYTES
+from tests.support.logs import NOW_MS, append, open_log, read_values
+
+VALUE = bytes(900_000)
+LARGE = 1 << 30
+
+
+class NotedFiles(RealFiles):
+    """Notes up to which position blocks were set aside and how logs were cut; `error` is what setting aside raises."""
+
+    def __init__(self, error: int = 0) -> None:
+        self.ends: list[int] = []
+        self.cuts: list[int] = []
+        self._error = error
+
+    def set_blocks_aside(self, descriptor: int, position: int, size: int) -> bool:  # type: ignore[override]
+        if self._error:
+            raise OSError(self._error, os.strerror(self._error))
+        self.ends.append(position + size)
+        return True
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".log"):
+            self.cuts.append(size)
+        super().truncate(descriptor, size)
+
+
+def open_large(directory: Path, files: RealFiles, **how: object) -> Log:
+    return open_log(directory, files=files, **{"segment_bytes": LARGE, **how})
+
+
+def grow(log: Log, size: int, *, ms_between: int = 0, now_ms: int = NOW_MS) -> int:
+    """Append until the log has `size` bytes; the time after that."""
+    while log.size < size:
+        append(log, VALUE, now_ms=now_ms)
+        now_ms += ms_between
+    return now_ms
+
+
+def test_a_log_that_grows_fast_always_has_blocks_for_the_next_append(tmp_path: Path) -> None:
+    files = NotedFiles()
+    log = open_large(tmp_path, files)
+    grow(log, STEP_BYTES + len(VALUE))
+    while log.size < 4 * STEP_BYTES:
+        append(log, VALUE)
+        assert log.size <= files.ends[-1] <= log.size + STEP_BYTES
+    assert len(files.ends) == 3
+    assert os.stat(log.segments[-1].path).st_size == log.size
+    assert len(read_values(log)) == log.log_end_offset
+
+
+def test_a_slow_log_gets_no_blocks(tmp_path: Path) -> None:
+    files = NotedFiles()
+    appends_a_step = STEP_BYTES // len(VALUE)
+    grow(open_large(tmp_path, files), 4 * STEP_BYTES, ms_between=FAST_MS // appends_a_step + 100)
+    assert files.ends == []
+
+
+def test_no_blocks_are_set_aside_behind_the_end_of_a_segment(tmp_path: Path) -> None:
+    files = NotedFiles()
+    segment_bytes = STEP_BYTES + STEP_BYTES // 2
+    log = open_large(tmp_path, files, segment_bytes=segment_bytes)
+    grow(log, 4 * STEP_BYTES)
+    assert max(files.ends) <= segment_bytes
+
+
+def test_a_roll_gives_back_what_was_not_needed(tmp_path: Path) -> None:
+    files = NotedFiles()
+    log = open_large(tmp_path, files)
+    grow(log, 2 * STEP_BYTES)
+    size = log.size
+    log.roll(NOW_MS)
+    assert files.cuts == [size]
+    append(log, VALUE)
+    log.roll(NOW_MS)
+    assert files.cuts == [size, log.segments[1].size], "a log that was fast is fast in its next segment too"
+
+
+def test_a_log_that_became_slow_gives_its_blocks_back(tmp_path: Path) -> None:
+    files = NotedFiles()
+    log = open_large(tmp_path, files)
+    now_ms = grow(log, 2 * STEP_BYTES)
+    assert not log.has_idle_blocks(now_ms + IDLE_MS)
+    assert log.has_idle_blocks(now_ms + IDLE_MS + 1)
+    log.give_back_blocks()
+    assert files.cuts == [log.size]
+    assert not log.has_idle_blocks(now_ms + IDLE_MS + 1)
+    append(log, b"last")
+    assert read_values(log)[log.log_end_offset - 1] == b"last"
+
+
+def test_a_clean_stop_gives_all_blocks_back(tmp_path: Path) -> None:
+    files = NotedFiles()
+    log = open_large(tmp_path, files)
+    grow(log, 2 * STEP_BYTES)
+    log.close(NOW_MS)
+    assert files.cuts[-1] == log.size
+
+
+def test_a_released_log_touches_nothing(tmp_path: Path) -> None:
+    log = open_large(tmp_path, NotedFiles())
+    now_ms = grow(log, 2 * STEP_BYTES)
+    log.release()
+    assert not log.has_idle_blocks(now_ms + IDLE_MS + 1)
+
+
+def test_a_preallocated_log_stays_as_it_is(tmp_path: Path) -> None:
+    files = NotedFiles()
+    log = open_large(tmp_path, files, preallocate=True)
+    now_ms = grow(log, 2 * STEP_BYTES)
+    assert files.ends == []
+    assert not log.has_idle_blocks(now_ms + IDLE_MS + 1)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EOPNOTSUPP, errno.EIO])
+def test_an_append_needs_no_blocks_ahead(tmp_path: Path, error: int) -> None:
+    files = NotedFiles(error)
+    log = open_large(tmp_path, files)
+    now_ms = grow(log, 2 * STEP_BYTES)
+    assert len(read_values(log)) == log.log_end_offset
+    assert not log.has_idle_blocks(now_ms + IDLE_MS + 1)
+    log.roll(NOW_MS)
+    assert files.cuts == []
+
+
+def test_blocks_behind_the_end_neither_make_the_file_longer_nor_survive_a_cut(tmp_path: Path) -> None:
+    files = RealFiles()
+    path = tmp_path / "log"
+    descriptor = files.open(str(path), create=True)
+    try:
+        files.write_fully(descriptor, b"x" * 5000, 0)
+        is_done = files.set_blocks_aside(descriptor, 5000, STEP_BYTES)
+        assert is_done == is_ext4(descriptor)
+        assert os.stat(path).st_size == 5000
+        assert (os.stat(path).st_blocks * 512 >= STEP_BYTES) == is_done
+        files.truncate(descriptor, 5000)
+        assert os.stat(path).st_blocks * 512 < STEP_BYTES
+        assert path.read_bytes() == b"x" * 5000
+        if is_done:
+            with pytest.raises(OSError, match="Invalid argument"):
+                files.set_blocks_aside(descriptor, 0, 0)
+    finally:
+        files.close(descriptor)
+
+
+def test_a_log_on_a_real_disk_recovers_after_a_crash_and_gives_its_blocks_back(tmp_path: Path) -> None:
+    log = open_large(tmp_path, RealFiles())
+    grow(log, 2 * STEP_BYTES + len(VALUE))
+    values, path = read_values(log), log.segments[-1].path
+    log.release()
+    again = open_large(tmp_path, RealFiles(), high_watermark=log.log_end_offset)
+    assert read_values(again) == values
+    assert os.stat(path).st_size == again.size
+    again.close(NOW_MS)
+    assert os.stat(path).st_blocks * 512 < again.size + len(VALUE)
