@@ -14,7 +14,14 @@ from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import CODEC_MASK, LOG_APPEND_TIME_FLAG, BatchHeader, ensure_intact, iter_headers
 from rayka.storage.format.isolation import iter_visible
-from rayka.storage.format.records import Record, build_batch, read_batch, record_bytes
+from rayka.storage.format.records import (
+    Record,
+    build_batch,
+    decode_records,
+    is_far,
+    record_bytes,
+    records_from,
+)
 from rayka.storage.format.varint import continue_unsigned
 from rayka.types import AbortedTransaction, TimestampType, TopicPartition
 
@@ -22,6 +29,8 @@ PositionedHeader: TypeAlias = tuple[int, BatchHeader]
 
 _NULL = 1
 _TWO_BYTES = 0x3FFF
+_NEAR = 1 << 62
+"""A larger zig-zag varint may overflow."""
 _LOCATED_BYTES = 1 << 20
 _COMPRESSED_FACTOR = 4
 _compiled = Compiled(
@@ -128,7 +137,7 @@ class CompletedFetch:
         if run:
             self._source = UndecodedRecords(data, run, position, topic_partition)
         else:
-            self._source = _decode_one(data, self._left[0], position, topic_partition, self._config.check_crcs)
+            self._source = decode_batch(data, self._left[0], position, topic_partition, self._config.check_crcs)
         for _ in run or (0,):
             self._left.popleft()
         return True
@@ -229,7 +238,7 @@ class UndecodedRecords:
         _, header = self._batches[batch]
         number, decoded = self._decoded
         if number != batch:
-            decoded = _decode_one(data, self._batches[batch], self._position, self._topic_partition, False)
+            decoded = decode_batch(data, self._batches[batch], self._position, self._topic_partition, False)
             if len(decoded) != self._count(header):
                 counts = f"{self._count(header)} records, and not {len(decoded)}"
                 raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"The batch at offset {header.base_offset} has {counts}")
@@ -241,17 +250,19 @@ class UndecodedRecords:
         return min(header.record_count, header.next_offset - self._position)
 
 
-def _decode_one(
+def decode_batch(
     data: memoryview, batch: PositionedHeader, position: int, topic_partition: TopicPartition, check_crcs: bool
 ) -> MadeRecords:
-    """The records of one batch from offset `position` on, by plain Python."""
+    """The records of one batch from offset `position` on, by plain Python. Raises CORRUPT_MESSAGE."""
     place, header = batch
     if check_crcs:
         ensure_intact(data, place, header)
-    plain = _decode_plain(record_bytes(data, place, header), header, *topic_partition)
-    decoded = _decode(data, place, header, *topic_partition) if plain is None else plain
-    if header.base_offset < position:
-        decoded = [record for record in decoded if record.offset >= position]
+    records = record_bytes(data, place, header)
+    may_overflow = is_far(header)
+    if header.base_offset < position or may_overflow:
+        records, header = records_from(records, header, position if header.base_offset < position else -(2**63))
+    plain = None if may_overflow else _decode_plain(records, header, *topic_partition)
+    decoded = _decode(records, header, *topic_partition) if plain is None else plain
     _compiled.count(len(decoded))
     return MadeRecords(decoded)
 
@@ -269,11 +280,11 @@ def _undeserializable(record: ConsumerRecord, error: Exception) -> RaykaError:
     )
 
 
-def _decode(data: memoryview, place: int, header: BatchHeader, topic: str, partition: int) -> list[ConsumerRecord]:
+def _decode(records: bytes, header: BatchHeader, topic: str, partition: int) -> list[ConsumerRecord]:
     new = tuple.__new__
     return [
         new(ConsumerRecord, (topic, partition, offset, timestamp, timestamp_type, key, value, headers))
-        for offset, timestamp, key, value, headers, timestamp_type in read_batch(data, place, header)
+        for offset, timestamp, key, value, headers, timestamp_type in decode_records(records, header)
     ]
 
 
@@ -305,6 +316,8 @@ def _decode_plain(records: bytes, header: BatchHeader, topic: str, partition: in
                 position += 1
                 if time > _TWO_BYTES:
                     time, position = continue_unsigned(records, position - 1, time)
+                    if time > _NEAR:
+                        return None
             offset = records[position]
             position += 1
             if offset > 0x7F:
@@ -312,6 +325,8 @@ def _decode_plain(records: bytes, header: BatchHeader, topic: str, partition: in
                 position += 1
                 if offset > _TWO_BYTES:
                     offset, position = continue_unsigned(records, position - 1, offset)
+                    if offset > _NEAR:
+                        return None
             key_size = records[position]
             position += 1
             if key_size > 0x7F:

@@ -49,6 +49,9 @@ NULL_ZIGZAG = 1
 MIN_RECORD_SIZE = 7
 """The bytes of a record without key, value and headers, its length included."""
 _TWO_DELTAS = range(2)  # of the timestamp and of the offset
+_FAR = 1 << 61
+_LONG_ZIGZAG = 62
+_INT64_SIGN, _INT64_MASK = 1 << 63, (1 << 64) - 1
 HEADER_KEY_ERRORS = "surrogateescape"
 """How header keys that are not UTF-8 become text and bytes again."""
 
@@ -208,7 +211,11 @@ def read_records(buffer: Buffer, *, include_control: bool = False) -> Iterator[R
 
 def read_batch(buffer: Buffer, position: int, header: BatchHeader, max_size: int = DEFAULT_MAX_SIZE) -> list[Record]:
     """The records of one batch; errors as `read_records`."""
-    data = record_bytes(buffer, position, header, max_size)
+    return decode_records(record_bytes(buffer, position, header, max_size), header)
+
+
+def decode_records(data: bytes, header: BatchHeader) -> list[Record]:
+    """The records of one batch, which are not compressed any more; errors as `read_records`."""
     try:
         return _decode(data, header)
     except IndexError:
@@ -260,13 +267,51 @@ def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_size: i
     end = position + header.batch_length + LOG_OVERHEAD
     if end > len(buffer):
         raise corrupt_batch(header, f"has {len(buffer) - position} of its {header.size_in_bytes} bytes")
+    if header.record_count < 0:
+        raise corrupt_batch(header, f"has {header.record_count} records")
     with memoryview(buffer)[position + RECORD_BATCH_OVERHEAD : end] as records:
         if not header.attributes & CODEC_MASK and len(records) <= max_size:
             return bytes(records)
         return decompress(header.codec, records, max_size)
 
 
+def records_from(data: bytes, header: BatchHeader, first_offset: int) -> tuple[bytes, BatchHeader]:
+    """The records of a batch from an offset on, as bytes, and the header that counts them.
+
+    Of those before it nothing but their length and offset counts. One at the largest offset of 64 bits is left out, as
+    no record can follow it. Raises CORRUPT_MESSAGE.
+    """
+    found: list[bytes] = []
+    position = 0
+    try:
+        for _ in range(header.record_count):
+            start = position
+            size, position = _read_unsigned(data, position)
+            end = position + ((size >> 1) ^ -(size & 1))
+            _, position = _read_unsigned(data, position + 1)  # behind the attributes
+            delta, position = _read_unsigned(data, position)
+            if not position <= end <= len(data):
+                raise corrupt_batch(header, f"has a record that ends at {end}, within a field or behind the batch")
+            if first_offset <= to_int64(header.base_offset + ((delta >> 1) ^ -(delta & 1))) < _INT64_SIGN - 1:
+                found.append(data[start:end])
+            position = end
+    except IndexError:
+        raise corrupt_batch(header, "ends within a record") from None
+    return b"".join((*found, data[position:])), header._replace(record_count=len(found))
+
+
+def to_int64(number: int) -> int:
+    """As a sum of 64 bits overflows, in Kafka too: the offset or timestamp of a malformed record."""
+    return ((number + _INT64_SIGN) & _INT64_MASK) - _INT64_SIGN
+
+
+def is_far(header: BatchHeader) -> bool:
+    """Whether offsets or timestamps could overflow that are not far from those of the header."""
+    return not (-_FAR < header.base_offset < _FAR and -_FAR < header.base_timestamp < _FAR)
+
+
 def _decode(data: bytes, header: BatchHeader) -> list[Record]:
+    may_overflow = is_far(header)
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     timestamp_type = header.timestamp_type
     is_log_append_time = timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -286,12 +331,14 @@ def _decode(data: bytes, header: BatchHeader) -> list[Record]:
         position += 1
         if number > 0x7F:
             number, position = continue_unsigned(data, position, number)
+            may_overflow = may_overflow or number >> _LONG_ZIGZAG > 0
         if not is_log_append_time:
             timestamp = base_timestamp + ((number >> 1) ^ -(number & 1))
         offset = data[position]
         position += 1
         if offset > 0x7F:
             offset, position = continue_unsigned(data, position, offset)
+            may_overflow = may_overflow or offset >> _LONG_ZIGZAG > 0
         key, position = _read_bytes(data, position, header)
         value, position = _read_bytes(data, position, header)
         number = data[position]
@@ -309,7 +356,14 @@ def _decode(data: bytes, header: BatchHeader) -> list[Record]:
         )
     if position != len(data):
         raise corrupt_batch(header, f"has {len(data) - position} bytes after its {header.record_count} records")
+    if may_overflow:
+        return [each._replace(offset=to_int64(each.offset), timestamp=to_int64(each.timestamp)) for each in records]
     return records
+
+
+def _read_unsigned(data: bytes, position: int) -> tuple[int, int]:
+    number = data[position]
+    return (number, position + 1) if number <= 0x7F else continue_unsigned(data, position + 1, number)
 
 
 def _read_headers(data: bytes, position: int, number: int, header: BatchHeader) -> tuple[Headers, int]:
