@@ -17,10 +17,11 @@ from rayka.storage.format.isolation import iter_visible
 from rayka.storage.format.records import (
     Record,
     build_batch,
+    corrupt_batch,
     decode_records,
     is_far,
     record_bytes,
-    records_from,
+    to_int64,
 )
 from rayka.storage.format.varint import continue_unsigned
 from rayka.types import AbortedTransaction, TimestampType, TopicPartition
@@ -31,6 +32,7 @@ _NULL = 1
 _TWO_BYTES = 0x3FFF
 _NEAR = 1 << 62
 """A larger zig-zag varint may overflow."""
+_LEAST, _MOST = -(2**63), 2**63 - 1
 _LOCATED_BYTES = 1 << 20
 _COMPRESSED_FACTOR = 4
 _compiled = Compiled(
@@ -260,11 +262,41 @@ def decode_batch(
     records = record_bytes(data, place, header)
     may_overflow = is_far(header)
     if header.base_offset < position or may_overflow:
-        records, header = records_from(records, header, position if header.base_offset < position else -(2**63))
+        records, header = _records_from(records, header, position if header.base_offset < position else _LEAST)
     plain = None if may_overflow else _decode_plain(records, header, *topic_partition)
     decoded = _decode(records, header, *topic_partition) if plain is None else plain
     _compiled.count(len(decoded))
     return MadeRecords(decoded)
+
+
+def _records_from(data: bytes, header: BatchHeader, first_offset: int) -> tuple[bytes, BatchHeader]:
+    """The records of a batch from an offset on, as bytes, and the header that counts them.
+
+    Of those before it nothing but their length and offset counts. One at the largest offset of 64 bits is left out, as
+    no record can follow it. Raises CORRUPT_MESSAGE.
+    """
+    found: list[bytes] = []
+    position = 0
+    try:
+        for _ in range(header.record_count):
+            start = position
+            size, position = _read_unsigned(data, position)
+            end = position + ((size >> 1) ^ -(size & 1))
+            _, position = _read_unsigned(data, position + 1)  # behind the attributes
+            delta, position = _read_unsigned(data, position)
+            if not position <= end <= len(data):
+                raise corrupt_batch(header, f"has a record that ends at {end}, within a field or behind the batch")
+            if first_offset <= to_int64(header.base_offset + ((delta >> 1) ^ -(delta & 1))) < _MOST:
+                found.append(data[start:end])
+            position = end
+    except IndexError:
+        raise corrupt_batch(header, "ends within a record") from None
+    return b"".join((*found, data[position:])), header._replace(record_count=len(found))
+
+
+def _read_unsigned(data: bytes, position: int) -> tuple[int, int]:
+    number = data[position]
+    return (number, position + 1) if number <= 0x7F else continue_unsigned(data, position + 1, number)
 
 
 def _one_batch() -> tuple[memoryview, list[PositionedHeader]]:

@@ -275,31 +275,6 @@ def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_size: i
         return decompress(header.codec, records, max_size)
 
 
-def records_from(data: bytes, header: BatchHeader, first_offset: int) -> tuple[bytes, BatchHeader]:
-    """The records of a batch from an offset on, as bytes, and the header that counts them.
-
-    Of those before it nothing but their length and offset counts. One at the largest offset of 64 bits is left out, as
-    no record can follow it. Raises CORRUPT_MESSAGE.
-    """
-    found: list[bytes] = []
-    position = 0
-    try:
-        for _ in range(header.record_count):
-            start = position
-            size, position = _read_unsigned(data, position)
-            end = position + ((size >> 1) ^ -(size & 1))
-            _, position = _read_unsigned(data, position + 1)  # behind the attributes
-            delta, position = _read_unsigned(data, position)
-            if not position <= end <= len(data):
-                raise corrupt_batch(header, f"has a record that ends at {end}, within a field or behind the batch")
-            if first_offset <= to_int64(header.base_offset + ((delta >> 1) ^ -(delta & 1))) < _INT64_SIGN - 1:
-                found.append(data[start:end])
-            position = end
-    except IndexError:
-        raise corrupt_batch(header, "ends within a record") from None
-    return b"".join((*found, data[position:])), header._replace(record_count=len(found))
-
-
 def to_int64(number: int) -> int:
     """As a sum of 64 bits overflows, in Kafka too: the offset or timestamp of a malformed record."""
     return ((number + _INT64_SIGN) & _INT64_MASK) - _INT64_SIGN
@@ -359,11 +334,6 @@ def _decode(data: bytes, header: BatchHeader) -> list[Record]:
     if may_overflow:
         return [each._replace(offset=to_int64(each.offset), timestamp=to_int64(each.timestamp)) for each in records]
     return records
-
-
-def _read_unsigned(data: bytes, position: int) -> tuple[int, int]:
-    number = data[position]
-    return (number, position + 1) if number <= 0x7F else continue_unsigned(data, position + 1, number)
 
 
 def _read_headers(data: bytes, position: int, number: int, header: BatchHeader) -> tuple[Headers, int]:
