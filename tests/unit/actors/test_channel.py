@@ -426,27 +426,45 @@ def test_a_stalled_leader_is_sent_only_its_share_of_large_requests_without_recor
 
 
 def test_a_slow_leader_that_still_answers_is_not_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_socket, "STALLED_S", 0.3)
+    """It answers one append after the other, with less than the limit in between: altogether that is much longer."""
+    monkeypatch.setattr(channel_socket, "_SWEEP_S", 600.0)
+    received: list[ChannelRequest] = []
 
     async def check(path: str) -> None:
         client = ChannelLeaderClient(path)
-        client._channel._share_bytes = 1
+        channel = client._channel
+        clock = channel._loop = SteppedClock(channel._loop)
+        channel._share_bytes = 1
         answers: list[Any] = []
         for _ in range(20):
             client.append([AppendRequest(PARTITION, memoryview(bytearray(1000)), 1)], PARAMS, answers.append)
-        while len(answers) < 20:
-            await asyncio.sleep(0.01)
+        while len(received) < 20:
+            await asyncio.sleep(0.001)
+        for count, request in enumerate(received, 1):
+            clock.now_s += 0.7 * channel_socket.STALLED_S
+            channel._expire()
+            request.answer((AppendResult(0),))
+            while len(answers) < count:
+                await asyncio.sleep(0.001)
         assert answers == [(AppendResult(0),)] * 20
+        assert not channel.losses
         client.close()
 
-    count = 0
+    run(tmp_path, received.append, check)
 
-    def serve(request: ChannelRequest) -> None:
-        nonlocal count
-        count += 1
-        asyncio.get_running_loop().call_later(0.05 * count, request.answer, (AppendResult(0),))
 
-    run(tmp_path, serve, check)
+class SteppedClock:
+    """An event loop whose time stands still until a test changes it."""
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+        self.now_s = loop.time()
+
+    def time(self) -> float:
+        return self.now_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
 
 
 def test_sockets_of_earlier_starts_are_removed(tmp_path: Path) -> None:
