@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.batches import build_batches, write_columns
 from rayka.errors import RaykaError
-from rayka.storage.columns.read import COLUMNS, ColumnsReader, read_columns
+from rayka.storage.columns.read import COLUMNS, END, Columns, ColumnsReader, read_columns
 from rayka.storage.format.batch import HEADER, RECORD_BATCH_OVERHEAD, read_header, seal
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch, read_records
@@ -58,8 +58,24 @@ def rows(records: list[Record]) -> list[dict[str, Any]]:
 
 
 def read(log: bytes | bytearray, **arguments: Any) -> pa.RecordBatch:
-    columns = read_columns(log, topic="orders", partition=7, **arguments).batch
-    columns.validate(full=True)
+    """What `read_columns` gives. Its two ways, of which a limit excludes that of plain batches, must agree."""
+    found, limited = [outcome(log, **arguments, **limits) for limits in ({}, {"max_bytes": END - 1})]
+    if isinstance(found, RaykaError):
+        assert isinstance(limited, RaykaError)
+        assert (found.code, found.message) == (limited.code, limited.message)
+        raise found
+    assert not isinstance(limited, RaykaError)
+    assert plain(found.batch) == plain(limited.batch)
+    assert found[1:] == limited[1:]
+    return found.batch
+
+
+def outcome(log: bytes | bytearray, **arguments: Any) -> Columns | RaykaError:
+    try:
+        columns = read_columns(log, topic="orders", partition=7, **arguments)
+    except RaykaError as error:
+        return error
+    columns.batch.validate(full=True)
     return columns
 
 

@@ -306,7 +306,7 @@ def _load_decoder() -> None:
     from rayka.storage.columns.read import read_columns
 
     batch = build_batch([Record(0, 0, b"key", b"value")])
-    read_columns(batch, topic="", partition=0)
+    read_columns(batch, topic="", partition=0, max_bytes=1)
 
 
 def share_of_store(image: MetadataImage, broker_id: int) -> int:

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rayka.client.consumer.consumer import AsyncConsumer, tables_module, unread
-from rayka.client.consumer.pending import Polled
+from rayka.client.consumer.consumer import AsyncConsumer
+from rayka.client.consumer.pending import Polled, unread
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.loop import Closing, LoopThread, Shell, blocking, blocking_close
@@ -72,7 +72,7 @@ class Consumer(Shell[AsyncConsumer], Closing):
         """As `AsyncConsumer.poll_table`; the calling thread decodes."""
         polled = self.poll_batches(timeout_ms)
         try:
-            return tables_module().table_of(polled, columns, self._core.config.check_crcs)
+            return self._core.table_of(polled, columns)
         except BaseException:
             for partition, position in unread(polled):
                 self.seek(partition, position)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.offsets import look_up
-from rayka.client.consumer.pending import PendingRecords, Polled
+from rayka.client.consumer.pending import PendingRecords, Polled, unread
 from rayka.client.consumer.positions import AssignedPartition
+from rayka.client.consumer.read_buffers import TableBuffers
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.loop import AsyncClosing, at_home
@@ -64,6 +65,7 @@ class AsyncConsumer(AsyncClosing):
         self.end_fetches = self._fetcher.close
         self._is_closed = self._is_woken = False
         self.pending = PendingRecords()
+        self._table_buffers = TableBuffers()
         self._filled_s = 0.0
         self._fill_limit = self.config.max_poll_records
 
@@ -112,7 +114,7 @@ class AsyncConsumer(AsyncClosing):
         """
         polled = await self.poll_batches(timeout_ms)
         try:
-            return await asyncio.to_thread(tables_module().table_of, polled, columns, self.config.check_crcs)
+            return await asyncio.to_thread(self.table_of, polled, columns)
         except BaseException:
             for partition, position in unread(polled):
                 await self.seek(partition, position)
@@ -262,6 +264,12 @@ class AsyncConsumer(AsyncClosing):
                 if not await self.fill():
                     raise StopAsyncIteration from None
 
+    def table_of(self, polled: Mapping[TopicPartition, list[RecordBatches]], columns: Sequence[str] | None) -> pa.Table:
+        """The table of what `poll_batches` gave. In any thread."""
+        from rayka.client.consumer import tables  # loaded when first used: it brings pyarrow
+
+        return tables.table_of(polled, columns, self.config.check_crcs, self._table_buffers.allocate)
+
     def _configure(self, config: Mapping[str, Any]) -> ConsumerConfig:
         return configure(ConsumerConfig, config)
 
@@ -381,18 +389,6 @@ class AsyncConsumer(AsyncClosing):
     def _require_open(self) -> None:
         if self._is_closed:
             raise RaykaError(ErrorCode.INVALID_REQUEST, "The consumer is closed")
-
-
-def unread(polled: Mapping[TopicPartition, list[RecordBatches]]) -> list[tuple[TopicPartition, int]]:
-    """The position of each partition before its batches were taken."""
-    return [(partition, batches[0].position) for partition, batches in polled.items()]
-
-
-def tables_module() -> Any:
-    """Loaded when first used: it brings pyarrow."""
-    from rayka.client.consumer import tables
-
-    return tables
 
 
 def _topic_partition(partition: tuple[str, int]) -> TopicPartition:

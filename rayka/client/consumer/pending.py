@@ -134,3 +134,8 @@ class PendingRecords:
         self.made.clear()
         self._waiting.clear()
         self.polled.clear()
+
+
+def unread(polled: Mapping[TopicPartition, list[RecordBatches]]) -> list[tuple[TopicPartition, int]]:
+    """The position of each partition before its batches were taken."""
+    return [(partition, batches[0].position) for partition, batches in polled.items()]

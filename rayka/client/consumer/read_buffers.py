@@ -1,23 +1,30 @@
-"""Reusable memory for the bytes that a consumer reads.
+"""Reusable memory for the bytes that a consumer reads, and for its tables.
 
 Fresh memory costs as much as all other work on the bytes of large records: the kernel clears each page, and so does
-Python. A buffer is taken again once nobody refers to the records that were read into it: Python tells by refusing to
+Python. A buffer is taken again once nobody refers to the records or the table in it: Python tells by refusing to
 resize a bytearray of which there is a view.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _SMALL_BYTES = 65_536
 _STEP_BYTES = 262_144
-_MOST_BYTES = 16 << 20
+_ALIGNMENT = 64
+_MOST_READ_BYTES = 16 << 20
+_MOST_TABLE_BYTES = 32 << 20
 
 
 class ReadBuffers:
-    """Keeps buffers of up to `_MOST_BYTES` in all, the smallest first. Small ones are not worth it."""
+    """Keeps buffers of up to `most_bytes` in all, the smallest first. Small ones are not worth it."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = _MOST_READ_BYTES) -> None:
+        self._most_bytes = most_bytes
         self._buffers: list[bytearray] = []
 
     def take(self, size: int) -> memoryview:
@@ -31,13 +38,30 @@ class ReadBuffers:
         """One more buffer, in place of unused ones that are smaller if there is no room for it."""
         used = sum(map(len, self._buffers))
         for small in [buffer for buffer in self._buffers if _is_unused(buffer)]:
-            if used + size > _MOST_BYTES:
+            if used + size > self._most_bytes:
                 used -= len(small)
                 self._buffers = [buffer for buffer in self._buffers if buffer is not small]
         buffer = bytearray(size)
-        if used + size <= _MOST_BYTES:
+        if used + size <= self._most_bytes:
             insort(self._buffers, buffer, key=len)
         return buffer
+
+
+class TableBuffers:
+    """The memory of a consumer's tables. To be used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._buffers = ReadBuffers(_MOST_TABLE_BYTES)
+
+    def allocate(self, size: int) -> pa.Buffer:
+        """A buffer of `size` bytes, whatever they are, that nobody else has, where Arrow wants one to begin."""
+        import pyarrow as pa
+
+        if size < _SMALL_BYTES:
+            return pa.allocate_buffer(size)
+        memory = self._buffers.take(size + _ALIGNMENT)
+        start = -pa.py_buffer(memory).address % _ALIGNMENT
+        return pa.py_buffer(memory[start : start + size])
 
 
 def _is_unused(buffer: bytearray) -> bool:

@@ -8,6 +8,7 @@ from itertools import accumulate
 import pyarrow as pa
 
 from rayka.client.consumer.records import RecordBatches
+from rayka.storage.columns.build import Allocate
 from rayka.storage.columns.read import COLUMNS, ColumnsReader
 from rayka.types import TopicPartition
 
@@ -17,20 +18,24 @@ headers hold no more than 2 GiB."""
 
 
 def table_of(
-    polled: Mapping[TopicPartition, Iterable[RecordBatches]], columns: Sequence[str] | None, check_crcs: bool
+    polled: Mapping[TopicPartition, Iterable[RecordBatches]],
+    columns: Sequence[str] | None,
+    check_crcs: bool,
+    allocate: Allocate = pa.allocate_buffer,
 ) -> pa.Table:
     """The records of what `poll_batches` gave, partition by partition, with these columns (None: all).
 
     Up to `_PART_BYTES` they are in one array for each column: arrays for each fetch would cost more than the decoding
-    of its records. Raises CORRUPT_MESSAGE, INVALID_REQUEST for an unknown or repeated column.
+    of its records. `allocate` gives their memory.
+    Raises CORRUPT_MESSAGE, INVALID_REQUEST for an unknown or repeated column.
     """
     names = COLUMNS if columns is None else tuple(columns)
     found = [batches for of_partition in polled.values() for batches in of_partition]
-    reader, parts = ColumnsReader(names, _part_bytes(found)), []
+    reader, parts = ColumnsReader(names, _part_bytes(found), allocate), []
     for number, (topic_partition, data, position, _, aborted_transactions) in enumerate(found):
         if reader.size >= _PART_BYTES:
             parts.append(reader.finish())
-            reader = ColumnsReader(names, _part_bytes(found[number:]))
+            reader = ColumnsReader(names, _part_bytes(found[number:]), allocate)
         reader.read(
             data,
             topic=topic_partition.topic,
@@ -40,7 +45,8 @@ def table_of(
             check_crcs=check_crcs,
         )
     parts.append(reader.finish())
-    return pa.concat_tables([pa.Table.from_batches([part]) for part in parts], promote_options="permissive")
+    tables = [pa.Table.from_batches([part]) for part in parts]
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
 
 
 def _part_bytes(found: Sequence[RecordBatches]) -> int:

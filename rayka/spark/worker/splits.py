@@ -99,7 +99,7 @@ def connect(ray_cluster: RayCluster) -> None:
 
 def load_decoder() -> None:
     """Load the machine code that decodes records, so that processes forked from this one have it."""
-    read_columns(build_batch([Record(0, 0, b"key", b"value")]), topic="", partition=0)
+    read_columns(build_batch([Record(0, 0, b"key", b"value")]), topic="", partition=0, max_bytes=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ as much as all other work on them. Where later chunks are larger than predicted,
 from __future__ import annotations
 
 import struct
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,11 @@ from rayka.storage.columns.decode import Bytes, gather
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 
+Allocate: TypeAlias = Callable[[int], pa.Buffer]
+"""Gives memory of so many bytes, whatever they are. `pa.allocate_buffer` keeps the pages of tables that are gone for
+the next ones, unlike NumPy."""
+
+_NOTHING = pa.allocate_buffer(0)
 _MAX_AHEAD_BYTES = 1 << 28
 _SPARE = 1.05
 _MICROSECONDS = 1000
@@ -40,16 +46,17 @@ class Column(Protocol):
         """The whole column."""
 
 
-class _Growing:
-    """An array that gets longer. What is beyond `size` elements is not memory yet, only addresses.
+class GrowingArray:
+    """An array that gets longer. What is beyond `size` elements need not be memory yet, only addresses."""
 
-    Arrow's allocator gives the memory: unlike NumPy's it keeps the pages of tables that are gone for the next ones.
-    """
+    array: npt.NDArray[Any]
+    """All that there is room for."""
 
-    def __init__(self, dtype: type[np.generic]) -> None:
+    def __init__(self, dtype: type[np.generic], allocate: Allocate) -> None:
         self._dtype = np.dtype(dtype)
+        self._new_buffer = allocate
         self.itemsize = self._dtype.itemsize
-        self._allocate(0)
+        self._buffer, self.array = _NOTHING, np.frombuffer(_NOTHING, dtype)
         self.size = 0
 
     @property
@@ -59,99 +66,110 @@ class _Growing:
 
     def extend(self, count: int, progress: float) -> npt.NDArray[Any]:
         """`count` more elements, to be written."""
-        start, self.size = self.size, self.size + count
-        if self.size > len(self._array):
-            expected = int(self.size / progress * _SPARE)
-            written = self._array[:start]
-            self._allocate(max(self.size, min(expected, self.size + _MAX_AHEAD_BYTES // self.itemsize)))
-            self._array[:start] = written
-        return self._array[start : self.size]
+        start, end = self.size, self.size + count
+        if end > len(self.array):
+            self.reserve(count, int(end / progress * _SPARE) - start)
+        self.size = end
+        return self.array[start:end]
+
+    @property
+    def room(self) -> int:
+        """How many more elements there is memory for."""
+        return len(self.array) - self.size
+
+    def reserve(self, count: int, expected: int) -> None:
+        """Make room for `count` more elements, and if that needs other memory for as many as are expected."""
+        least = self.size + count
+        if least > len(self.array):
+            written = self.array[: self.size]
+            self._allocate(max(least, min(self.size + expected, least + _MAX_AHEAD_BYTES // self.itemsize)))
+            self.array[: self.size] = written
 
     def finish(self) -> npt.NDArray[Any]:
         """All elements."""
-        return self._array[: self.size]
+        return self.array[: self.size]
 
     def buffer(self) -> pa.Buffer:
         """All elements, as Arrow has them."""
         return self._buffer.slice(0, self.nbytes)
 
     def _allocate(self, count: int) -> None:
-        self._buffer = pa.allocate_buffer(count * self.itemsize)
-        self._array: npt.NDArray[Any] = np.frombuffer(self._buffer, self._dtype)
+        self._buffer = self._new_buffer(count * self.itemsize)
+        self.array = np.frombuffer(self._buffer, self._dtype)
 
 
-class _Binary:
+class BinaryBuilder:
     """Fields of bytes. Nulls are written once another field follows: in most columns of keys none does."""
 
-    def __init__(self) -> None:
-        self._nulls_ahead = 0
-        self._copied = _Growing(np.uint8)
-        self._offsets = _Growing(np.int64)
-        self._is_valid = _Growing(np.uint8)
-        self._offsets.extend(1, 1.0)[0] = 0
+    def __init__(self, allocate: Allocate) -> None:
+        self._allocate = allocate
+        self.nulls_ahead = 0
+        self.copied = GrowingArray(np.uint8, allocate)
+        self.ends = GrowingArray(np.int64, allocate)
+        self.ends.extend(1, 1.0)[0] = 0
+        self.is_valid = GrowingArray(np.uint8, allocate)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the fields and of the offsets to them."""
-        return self._copied.nbytes + self._offsets.nbytes + self._nulls_ahead * self._offsets.itemsize
+        return self.copied.nbytes + self.ends.nbytes + self.nulls_ahead * self.ends.itemsize
 
     def append(self, data: Bytes, fields: FieldPositions, size: int | None, progress: float) -> None:
         """Copy fields that have `size` bytes in all; None if all of them are null."""
         rows = len(fields.lengths)
         if size is None:
-            self._nulls_ahead += rows
+            self.nulls_ahead += rows
             return
-        self._write_nulls(progress)
-        start = self._copied.size
-        copied = self._copied.extend(size, progress)
-        gather(
-            data, *fields, start, copied, self._offsets.extend(rows, progress), self._is_valid.extend(rows, progress)
-        )
+        self.write_nulls(progress)
+        start = self.copied.size
+        copied = self.copied.extend(size, progress)
+        gather(data, *fields, start, copied, self.ends.extend(rows, progress), self.is_valid.extend(rows, progress))
 
     def finish(self, small: pa.DataType, large: pa.DataType) -> pa.Array:
         """An array of type `small`, or `large` when its bytes are 2 GiB or more."""
-        if not self._is_valid.size:
-            return pa.nulls(self._nulls_ahead, small)
-        self._write_nulls(1.0)
-        is_valid = self._is_valid.finish()
-        is_small = self._copied.size <= INT_MAX
+        if not self.is_valid.size:
+            return pa.nulls(self.nulls_ahead, small)
+        self.write_nulls(1.0)
+        is_valid = self.is_valid.finish()
+        is_small = self.copied.size <= INT_MAX
         nulls = len(is_valid) - int(np.count_nonzero(is_valid))
         buffers = [
             pa.py_buffer(np.packbits(is_valid, bitorder="little")) if nulls else None,
-            self._small_offsets() if is_small else self._offsets.buffer(),
-            self._copied.buffer(),
+            self._small_offsets() if is_small else self.ends.buffer(),
+            self.copied.buffer(),
         ]
         return pa.Array.from_buffers(small if is_small else large, len(is_valid), buffers, nulls)
 
-    def _write_nulls(self, progress: float) -> None:
-        self._offsets.extend(self._nulls_ahead, progress)[:] = self._copied.size
-        self._is_valid.extend(self._nulls_ahead, progress)[:] = 0
-        self._nulls_ahead = 0
+    def write_nulls(self, progress: float) -> None:
+        """Write the nulls ahead: a field follows."""
+        self.ends.extend(self.nulls_ahead, progress)[:] = self.copied.size
+        self.is_valid.extend(self.nulls_ahead, progress)[:] = 0
+        self.nulls_ahead = 0
 
     def _small_offsets(self) -> pa.Buffer:
-        offsets = _Growing(np.int32)
-        np.copyto(offsets.extend(self._offsets.size, 1.0), self._offsets.finish(), casting="unsafe")
+        offsets = GrowingArray(np.int32, self._allocate)
+        np.copyto(offsets.extend(self.ends.size, 1.0), self.ends.finish(), casting="unsafe")
         return offsets.buffer()
 
 
 class KeyColumn:
     """The keys, as binary or large_binary."""
 
-    def __init__(self) -> None:
-        self._binary = _Binary()
+    def __init__(self, allocate: Allocate) -> None:
+        self.binary = BinaryBuilder(allocate)
 
     @property
     def size(self) -> int:
         """See `Column`."""
-        return self._binary.nbytes
+        return self.binary.nbytes
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
-        self._binary.append(records.data, records.keys, records.key_bytes, records.progress)
+        self.binary.append(records.data, records.keys, records.key_bytes, records.progress)
 
     def finish(self) -> pa.Array:
         """See `Column`."""
-        return self._binary.finish(pa.binary(), pa.large_binary())
+        return self.binary.finish(pa.binary(), pa.large_binary())
 
 
 class ValueColumn(KeyColumn):
@@ -159,59 +177,59 @@ class ValueColumn(KeyColumn):
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
-        self._binary.append(records.data, records.values, records.value_bytes, records.progress)
+        self.binary.append(records.data, records.values, records.value_bytes, records.progress)
 
 
-class _NumberColumn:
+class NumberColumn:
     """A number of each record."""
 
-    def __init__(self, dtype: type[np.generic], arrow_type: pa.DataType) -> None:
-        self._numbers = _Growing(dtype)
-        self._type = arrow_type
+    dtype: type[np.generic] = np.int64
+    arrow_type: pa.DataType
+
+    def __init__(self, allocate: Allocate) -> None:
+        self.numbers = GrowingArray(self.dtype, allocate)
 
     @property
     def size(self) -> int:
         """See `Column`."""
-        return self._numbers.nbytes
+        return self.numbers.nbytes
 
     def finish(self) -> pa.Array:
         """See `Column`."""
-        numbers = self._numbers
-        return pa.Array.from_buffers(self._type, numbers.size, [None, numbers.buffer()], 0)
+        numbers = self.numbers
+        return pa.Array.from_buffers(self.arrow_type, numbers.size, [None, numbers.buffer()], 0)
 
 
-class OffsetColumn(_NumberColumn):
+class OffsetColumn(NumberColumn):
     """The offsets, as int64."""
 
-    def __init__(self) -> None:
-        super().__init__(np.int64, pa.int64())
+    arrow_type = pa.int64()
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
-        self._numbers.extend(len(records.offsets), records.progress)[:] = records.offsets
+        self.numbers.extend(len(records.offsets), records.progress)[:] = records.offsets
 
 
-class TimestampColumn(_NumberColumn):
+class TimestampColumn(NumberColumn):
     """The timestamps in microseconds since the epoch, UTC."""
 
-    def __init__(self) -> None:
-        super().__init__(np.int64, TIMESTAMP_TYPE)
+    arrow_type = TIMESTAMP_TYPE
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
         timestamps = records.timestamps
-        np.multiply(timestamps, _MICROSECONDS, out=self._numbers.extend(len(timestamps), records.progress))
+        np.multiply(timestamps, _MICROSECONDS, out=self.numbers.extend(len(timestamps), records.progress))
 
 
-class TimestampTypeColumn(_NumberColumn):
+class TimestampTypeColumn(NumberColumn):
     """0 for the producer's time, 1 for the log's, as int32."""
 
-    def __init__(self) -> None:
-        super().__init__(np.int32, pa.int32())
+    dtype = np.int32
+    arrow_type = pa.int32()
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
-        self._numbers.extend(len(records.timestamp_types), records.progress)[:] = records.timestamp_types
+        self.numbers.extend(len(records.timestamp_types), records.progress)[:] = records.timestamp_types
 
 
 class ConstantColumn:
@@ -219,7 +237,7 @@ class ConstantColumn:
 
     arrow_type: pa.DataType
 
-    def __init__(self) -> None:
+    def __init__(self, allocate: Allocate) -> None:
         self._partition: tuple[str, int] | None = None
         self._values: list[pa.Scalar] = []
         self._rows: list[int] = []
@@ -278,10 +296,10 @@ class PartitionColumn(ConstantColumn):
 class HeadersColumn:
     """The headers, as a list of key and value; null for a record that has none."""
 
-    def __init__(self) -> None:
-        self._keys = _Binary()
-        self._values = _Binary()
-        self._ends = _Growing(np.int32)
+    def __init__(self, allocate: Allocate) -> None:
+        self._keys = BinaryBuilder(allocate)
+        self._values = BinaryBuilder(allocate)
+        self._ends = GrowingArray(np.int32, allocate)
         self._ends.extend(1, 1.0)[0] = 0
         self._count = 0
 
@@ -293,7 +311,7 @@ class HeadersColumn:
     def append(self, records: ChunkRecords) -> None:
         """See `Column`; raises CORRUPT_MESSAGE."""
         if not records.has_headers:
-            self._ends.extend(len(records.offsets), records.progress)[:] = self._count
+            self.extend(len(records.offsets), records.progress)
             return
         rows, keys, values = locate_all_headers(records)
         count = len(keys.lengths)
@@ -303,6 +321,10 @@ class HeadersColumn:
         if count:
             self._keys.append(records.data, keys, _size(keys), records.progress)
             self._values.append(records.data, values, _size(values), records.progress)
+
+    def extend(self, rows: int, progress: float) -> None:
+        """Add `rows` records without headers."""
+        self._ends.extend(rows, progress)[:] = self._count
 
     def finish(self) -> pa.Array:
         """See `Column`."""
@@ -325,7 +347,7 @@ def _size(fields: FieldPositions) -> int | None:
     return int(np.maximum(fields.lengths, 0).sum(dtype=np.int64))
 
 
-def _strings(binary: _Binary) -> pa.Array:
+def _strings(binary: BinaryBuilder) -> pa.Array:
     """Arrow strings are UTF-8: what is not comes out with replacement characters, as in Java."""
     array = binary.finish(pa.string(), pa.large_string())
     try:

@@ -135,7 +135,7 @@ def sliced(buffer: Buffer, batches: Sequence[PositionedHeader]) -> RecordChunk:
         (position - first + RECORD_BATCH_OVERHEAD, position - first + header.size_in_bytes)
         for position, header in batches
     ]
-    data = _bytes(buffer, first, last - first + last_header.size_in_bytes)
+    data = array_of(buffer)[first : last + last_header.size_in_bytes]
     return RecordChunk(data, [header for _, header in batches], spans)
 
 
@@ -145,7 +145,7 @@ def joined(batches: Sequence[tuple[BatchHeader, bytes]]) -> RecordChunk:
     ends = list(accumulate(map(len, parts)))
     data = parts[0] if len(parts) == 1 else b"".join(parts)
     spans = list(zip([0, *ends[:-1]], ends, strict=True))
-    return RecordChunk(_bytes(data, 0, len(data)), [header for header, _ in batches], spans)
+    return RecordChunk(array_of(data), [header for header, _ in batches], spans)
 
 
 def _runs(batches: Iterable[_Batch], size_of: Callable[[_Batch], int], max_size: int) -> Iterator[list[_Batch]]:
@@ -163,9 +163,9 @@ def _runs(batches: Iterable[_Batch], size_of: Callable[[_Batch], int], max_size:
         yield run
 
 
-def _bytes(buffer: Buffer, start: int, size: int) -> Bytes:
-    """Part of `buffer` as an array; always read-only, since numba compiles once more for each kind of array."""
-    array = np.frombuffer(buffer, np.uint8)[start : start + size]
+def array_of(buffer: Buffer) -> Bytes:
+    """`buffer` as an array; always read-only, since numba compiles once more for each kind of array."""
+    array = np.frombuffer(buffer, np.uint8)
     array.flags.writeable = False
     return array
 

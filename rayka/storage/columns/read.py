@@ -4,7 +4,8 @@ The columns are those of Spark's Kafka source: key, value, topic, partition, off
 timestampType, headers (null for a record without any). Only those asked for are built.
 
 The batches are read in chunks that stay in the processor's cache: decompressed, their fields located, and
-each column's part copied out, before the next chunk takes the same memory. The work on every record is
+each column's part copied out, before the next chunk takes the same memory. Plain batches take a shorter way
+before that (`plain.py`). The work on every record is
 compiled (`decode.py`); what is left here is work on batches. Importing this module imports numpy and
 pyarrow: the extra `columns` of the package.
 """
@@ -20,6 +21,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.build import (
     HEADERS_TYPE,
     TIMESTAMP_TYPE,
+    Allocate,
     Column,
     ConstantColumn,
     HeadersColumn,
@@ -32,6 +34,7 @@ from rayka.storage.columns.build import (
     ValueColumn,
 )
 from rayka.storage.columns.chunks import PositionedHeader, Room, chunks, locate_records
+from rayka.storage.columns.plain_reader import PlainReader
 from rayka.storage.format.batch import (
     Buffer,
     ensure_intact,
@@ -95,13 +98,17 @@ def read_columns(
 class ColumnsReader:
     """Columns that are filled from one buffer after another, which costs less than columns for each buffer."""
 
-    def __init__(self, columns: Sequence[str], total_bytes: int) -> None:
-        """`total_bytes`: the size of all buffers. Raises INVALID_REQUEST for an unknown or repeated column."""
+    def __init__(self, columns: Sequence[str], total_bytes: int, allocate: Allocate = pa.allocate_buffer) -> None:
+        """`total_bytes`: the size of all buffers. `allocate` gives the memory of the columns.
+
+        Raises INVALID_REQUEST for an unknown or repeated column.
+        """
         if len(set(columns)) < len(columns):
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"A column comes twice: {', '.join(columns)}")
         self._names = columns
-        self._columns = [_new_column(name) for name in columns]
+        self._columns = [_new_column(name, allocate) for name in columns]
         self._constant = [column for column in self._columns if isinstance(column, ConstantColumn)]
+        self._plain = PlainReader(self._columns)
         self._total_bytes = max(total_bytes, 1)
         self._done_bytes = 0
         self._room = Room()
@@ -131,7 +138,13 @@ class ColumnsReader:
         Raises CORRUPT_MESSAGE where the bytes are not as the format says, and the errors of `decompress`; what was
         read can't be used then.
         """
-        headers = list(iter_headers(buffer))
+        for column in self._constant:
+            column.begin(topic, partition)
+        position, next_offset = 0, start_offset
+        if max_bytes == END and not aborted_transactions:
+            left_bytes = self._total_bytes - self._done_bytes
+            position, next_offset = self._plain.read(buffer, start_offset, end_offset, check_crcs, left_bytes)
+        headers = list(iter_headers(buffer, position))
         batches = [
             (position, header)
             for position, header in iter_visible(buffer, headers, aborted_transactions)
@@ -139,14 +152,12 @@ class ColumnsReader:
         ]
         for position, header in batches if check_crcs else ():
             ensure_intact(buffer, position, header)
-        for column in self._constant:
-            column.begin(topic, partition)
         if len(self._constant) == len(self._columns):
             batches, max_bytes = _count_whole(batches, start_offset, end_offset, self._constant), END
         done = self._fill(buffer, batches, start_offset, end_offset, max_bytes)
         self._done_bytes += len(buffer)
         if not headers:
-            return start_offset, 0
+            return next_offset, position
         position, last = headers[-1] if done == len(batches) else batches[done - 1]
         return last.next_offset, position + last.size_in_bytes
 
@@ -172,12 +183,13 @@ class ColumnsReader:
             records = locate_records(chunk, start_offset, end_offset, self._room, min(progress, 1.0))
             for column in self._columns:
                 column.append(records)
+            self._plain.rows += len(records.offsets)
             if max_bytes != END and self.size >= max_bytes:
                 break
         return done
 
 
-_NEW_COLUMN: Mapping[str, Callable[[], Column]] = {
+_NEW_COLUMN: Mapping[str, Callable[[Allocate], Column]] = {
     "key": KeyColumn,
     "value": ValueColumn,
     "topic": TopicColumn,
@@ -189,9 +201,9 @@ _NEW_COLUMN: Mapping[str, Callable[[], Column]] = {
 }
 
 
-def _new_column(name: str) -> Column:
+def _new_column(name: str, allocate: Allocate) -> Column:
     try:
-        return _NEW_COLUMN[name]()
+        return _NEW_COLUMN[name](allocate)
     except KeyError:
         message = f"Unknown column: {name} (there are {', '.join(COLUMNS)})"
         raise RaykaError(ErrorCode.INVALID_REQUEST, message) from None

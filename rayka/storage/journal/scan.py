@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rayka.storage.cleaner.hashing import crc32c
 from rayka.storage.columns.compiled import compiled
+from rayka.storage.columns.crc import crc32c
 from rayka.storage.columns.decode import Bytes, Longs
 
 _HEADER_BYTES = 20

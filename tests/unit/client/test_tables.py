@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from rayka.client.consumer import tables
+from rayka.client.consumer.read_buffers import TableBuffers
 from rayka.client.consumer.records import RecordBatches
 from rayka.client.consumer.tables import table_of
 from rayka.errors import ErrorCode, RaykaError
@@ -69,6 +70,28 @@ def test_all_fetches_of_a_poll_are_one_array_for_each_column() -> None:
     assert table["offset"].to_pylist() == [0, 1, 2, 4, 5, 300, 301, 302, 306, 307, 308]
     assert table["partition"].to_pylist() == [0] * 5 + [12] * 6
     assert set(table["topic"].to_pylist()) == {ORDERS.topic, EVENTS.topic}
+
+
+def test_the_memory_of_a_table_is_taken_again_once_it_is_gone() -> None:
+    buffers = TableBuffers()
+
+    def table_of_value(value: bytes) -> pa.Table:
+        data = memoryview(build_batch([Record(0, 0, None, value)] * 20_000))
+        batches = RecordBatches(ORDERS, data, 0, 20_000, None)
+        return table_of({ORDERS: [batches]}, None, check_crcs=True, allocate=buffers.allocate)
+
+    first = table_of_value(b"first")
+    addresses = [buffer.address for column in first.columns for buffer in column.chunk(0).buffers() if buffer]
+    part, second = first["value"].slice(7, 1), table_of_value(b"second")
+    del first
+    third = table_of_value(b"third")
+    assert part.to_pylist() == [b"first"]
+    assert set(second["value"].to_pylist()) == {b"second"}
+    assert set(third["value"].to_pylist()) == {b"third"}
+    del part, second, third
+    again = table_of_value(b"again")
+    assert {buffer.address for buffer in again["value"].chunk(0).buffers() if buffer} <= {*addresses}
+    assert all(buffer.address % 64 == 0 for buffer in again["offset"].chunk(0).buffers() if buffer)
 
 
 def test_a_large_part_of_a_table_is_not_grown(monkeypatch: pytest.MonkeyPatch) -> None:

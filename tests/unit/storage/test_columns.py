@@ -13,6 +13,7 @@ import pytest
 from benchmarks.batches import write_columns
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns import build as columns_build
+from rayka.storage.columns.crc import has_instruction
 from rayka.storage.columns.native_code import NativeCode
 from rayka.storage.columns.read import SCHEMA, read_columns
 from rayka.storage.format.batch import HEADER, read_header, seal
@@ -22,6 +23,8 @@ from rayka.types import AbortedTransaction
 
 LOGS = Path(__file__).parent / "logs"
 NOW = 1_700_000_000_000
+LIMIT = 2**62
+"""A limit that no read reaches: batch by batch, in the general way."""
 RECORDS = [
     Record(0, NOW, b"key", b"value", (("a", b"1"), ("a", None), ("", b""))),
     Record(1, NOW + 1, None, None),
@@ -283,8 +286,40 @@ def test_a_column_costs_a_call_of_compiled_code_only_where_it_has_something(monk
         run(code, slots, is_brief)
 
     monkeypatch.setattr(NativeCode, "run", counting)
-    read(build_batch([Record(0, NOW, None, b"value"), Record(1, NOW, None, None)]))
+    read(build_batch([Record(0, NOW, None, b"value"), Record(1, NOW, None, None)]), max_bytes=LIMIT)
     assert len(calls) == 2  # to locate the records, and to copy the values
     calls.clear()
-    read(build_batch([Record(0, NOW, None, None)]))
+    read(build_batch([Record(0, NOW, None, None)]), max_bytes=LIMIT)
     assert len(calls) == 1
+
+
+@pytest.mark.skipif(not has_instruction, reason="the processor has no instruction for the CRC")
+def test_one_call_of_compiled_code_reads_a_fetch_of_plain_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = [build_batch([Record(0, NOW, None, b"value")] * 100, base_offset=offset) for offset in range(0, 1000, 100)]
+    odd = build_batch([Record(0, NOW, None, b"value", (("name", b"x"),))], base_offset=1000)
+    read(b"".join([*plain, odd]))
+    calls, run = [], NativeCode.run
+
+    def counting(code: NativeCode, slots: array[int], is_brief: bool) -> None:
+        calls.append(code)
+        run(code, slots, is_brief)
+
+    monkeypatch.setattr(NativeCode, "run", counting)
+    assert read(b"".join(plain)).num_rows == 1000
+    assert len(calls) == 1
+    assert read(b"".join([*plain, odd])).num_rows == 1001
+    assert len(calls) > 2
+
+
+def test_keys_may_begin_late_and_batches_may_be_larger_than_the_first() -> None:
+    small, keyed = Record(0, NOW, None, b""), Record(0, NOW, b"key" * 50, None)
+    batches = [[small] * 3, [small] * 500, [keyed, small], [keyed] * 2000, [small] * 5, [keyed._replace(value=b"x")]]
+    log, offset = b"", 0
+    for records in batches:
+        log += build_batch(records, base_offset=offset)
+        offset += len(records)
+    columns, records = read(log), [record for records in batches for record in records]
+    assert columns.equals(read(log, max_bytes=LIMIT))
+    assert columns.column("offset").to_pylist() == list(range(offset))
+    assert columns.column("key").to_pylist() == [record.key for record in records]
+    assert columns.column("value").to_pylist() == [record.value for record in records]

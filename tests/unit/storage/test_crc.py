@@ -1,4 +1,4 @@
-"""The CRC32C that the log cleaner computes."""
+"""The CRC32C that compiled code computes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from rayka.storage.cleaner import hashing
+from rayka.storage.columns import crc
 from rayka.storage.columns.decode import Bytes
 
 # Around the 8 and 16 bytes of a step, around the three lanes of 512 bytes, and as long as batches are.
 SIZES = (*range(40), *range(1528, 1548), *range(3064, 3082), 45_083, 100_001)
 
 
-@pytest.mark.parametrize("compute", [hashing.crc32c, hashing.crc32c_by_table])
+@pytest.mark.parametrize("compute", [crc.crc32c, crc.crc32c_by_table])
 def test_the_crc_of_a_batch_is_that_of_the_crc32c_package_at_any_size_and_place(
     compute: Callable[[Bytes, int, int], int],
 ) -> None:
@@ -31,7 +31,7 @@ def test_the_crc_of_a_batch_is_that_of_the_crc32c_package_at_any_size_and_place(
 
 
 def test_the_table_computes_the_crc_when_numba_compiles_for_another_processor() -> None:
-    code = "from rayka.storage.cleaner.hashing import crc32c, crc32c_by_table; print(crc32c is crc32c_by_table)"
+    code = "from rayka.storage.columns.crc import add_blocks, add_by_table; print(add_blocks is add_by_table)"
     environment = os.environ | {"NUMBA_CPU_NAME": "generic"}
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120).stdout == "True\n"

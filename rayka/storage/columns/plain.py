@@ -1,0 +1,216 @@
+"""Plain batches straight to columns: one pass of compiled code over the bytes of a fetch.
+
+Plain batches are not compressed, and their records have no headers, unless nobody asked for these. The pass finds the
+records, copies keys and values to where Arrow's arrays have them, and computes the CRC just ahead, so that each byte
+comes into the processor's cache once. It ends at the first batch that is not plain, or is not as its format says.
+`read.py` continues there, by batch and column, and raises the errors. So nothing is raised in here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rayka.storage.columns.compiled import compiled
+from rayka.storage.columns.crc import add_blocks, begin_crc, end_crc, end_of_blocks
+from rayka.storage.columns.decode import Bytes, Ints, Longs, read_length, read_varint
+from rayka.storage.format.batch import (
+    ATTRIBUTES_OFFSET,
+    CODEC_MASK,
+    CONTROL_FLAG,
+    CRC_OFFSET,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    MAGIC,
+    RECORD_BATCH_OVERHEAD,
+)
+from rayka.storage.format.records import MIN_RECORD_SIZE
+
+POSITION, NEXT_OFFSET, ROWS, VALUE_BYTES, KEY_BYTES, COUNTS = range(6)
+"""Items of `counts`: behind the last batch that was read, and what there is in the columns."""
+DONE, NOT_PLAIN, NO_ROOM, HAS_KEY = range(4)
+"""Why `fill_plain` ends: at the end of its data, or before a batch with which something is the matter."""
+WANTS_VALUES, WANTS_KEYS, WANTS_OFFSETS, WANTS_TIMESTAMPS, WANTS_TYPES, WANTS_HEADERS = 1, 2, 4, 8, 16, 32
+COPIES_KEYS = 64
+"""Unless this is set too, WANTS_KEYS says that there was no key yet."""
+CHECKS_CRC = 128
+
+_LENGTH_OFFSET = 8
+_MAGIC_OFFSET = 16
+_LAST_OFFSET_DELTA_OFFSET = 23
+_BASE_TIMESTAMP_OFFSET = 27
+_MAX_TIMESTAMP_OFFSET = 35
+_COUNT_OFFSET = 57
+_MICROSECONDS = 1000
+_CREATE_TIME = -1
+_LEAST_AHEAD = 4096
+_MOST_AHEAD = 32_768
+"""So many bytes ahead of the records their CRC is computed: they fit in the processor's smallest cache."""
+
+
+class PlainColumns(NamedTuple):
+    """The memory of all columns; empty for those that nobody asked for. Keys and values end at `*_ends[row + 1]`."""
+
+    values: Bytes
+    value_ends: Longs
+    are_values: Bytes
+    keys: Bytes
+    key_ends: Longs
+    are_keys: Bytes
+    offsets: Longs
+    timestamps: Longs
+    timestamp_types: Ints
+
+
+@compiled
+def fill_plain(
+    data: Bytes,
+    start_offset: int,
+    end_offset: int,
+    wants: int,
+    max_rows: int,
+    columns: PlainColumns,
+    counts: Longs,
+) -> int:
+    """Append the records with offsets from `start_offset` up to `end_offset`, from `counts[POSITION]` on.
+
+    Control batches are left out. `counts` is that of whole batches. Returns DONE, or why it ends before.
+    """
+    position = int(counts[POSITION])
+    while position + RECORD_BATCH_OVERHEAD <= len(data):
+        end = position + LOG_OVERHEAD + read_int32(data, position + _LENGTH_OFFSET)
+        is_framed = position + RECORD_BATCH_OVERHEAD <= end <= len(data)
+        if not is_framed or data[np.uint64(position + _MAGIC_OFFSET)] != MAGIC:
+            return NOT_PLAIN
+        base_offset = read_int64(data, position)
+        next_offset = base_offset + read_int32(data, position + _LAST_OFFSET_DELTA_OFFSET) + 1
+        attributes = int(data[np.uint64(position + ATTRIBUTES_OFFSET + 1)])
+        if not attributes & CONTROL_FLAG and next_offset > start_offset and base_offset < end_offset:
+            if attributes & CODEC_MASK:
+                return NOT_PLAIN
+            ended = fill_batch(data, position, end, start_offset, end_offset, wants, max_rows, columns, counts)
+            if ended != DONE:
+                return ended
+        position = end
+        counts[POSITION] = position
+        counts[NEXT_OFFSET] = next_offset
+    return DONE
+
+
+@compiled
+def fill_batch(
+    data: Bytes,
+    position: int,
+    end: int,
+    start_offset: int,
+    end_offset: int,
+    wants: int,
+    max_rows: int,
+    columns: PlainColumns,
+    counts: Longs,
+) -> int:
+    """As `fill_plain`, for one batch, which begins at `position`. Nothing is counted unless it is DONE."""
+    record = position + RECORD_BATCH_OVERHEAD
+    record_count = read_int32(data, position + _COUNT_OFFSET)
+    if record_count < 0 or record_count * MIN_RECORD_SIZE > end - record:
+        return NOT_PLAIN
+    row, value_bytes, key_bytes = int(counts[ROWS]), int(counts[VALUE_BYTES]), int(counts[KEY_BYTES])
+    if (
+        row + record_count > max_rows
+        or (wants & WANTS_VALUES and value_bytes + end - record > len(columns.values))
+        or (wants & COPIES_KEYS and key_bytes + end - record > len(columns.keys))
+    ):
+        return NO_ROOM
+    base_offset, base_timestamp = read_int64(data, position), read_int64(data, position + _BASE_TIMESTAMP_OFFSET)
+    timestamp_type, append_timestamp = 0, _CREATE_TIME
+    if data[np.uint64(position + ATTRIBUTES_OFFSET + 1)] & LOG_APPEND_TIME_FLAG:
+        timestamp_type, append_timestamp = 1, read_int64(data, position + _MAX_TIMESTAMP_OFFSET)
+    crc, crc_position = begin_crc(), position + ATTRIBUTES_OFFSET
+    for _ in range(record_count):
+        if wants & CHECKS_CRC and crc_position < record + _LEAST_AHEAD:
+            crc_end = end_of_blocks(crc_position, min(record + _MOST_AHEAD, end))
+            crc = add_blocks(crc, data, crc_position, crc_end)
+            crc_position = max(crc_position, crc_end)
+        length, at = read_length(data, record, end)
+        if at < 0 or length < 1:
+            return NOT_PLAIN
+        record = at + length
+        timestamp_delta, at = read_varint(data, at + 1, record)
+        if at < 0:
+            return NOT_PLAIN
+        offset_delta, at = read_varint(data, at, record)
+        if at < 0:
+            return NOT_PLAIN
+        offset = base_offset + offset_delta
+        if offset < start_offset or offset >= end_offset:
+            continue
+        key_length, key = read_length(data, at, record)
+        if key < 0:
+            return NOT_PLAIN
+        value_length, value = read_length(data, key + max(key_length, 0), record)
+        if value < 0:
+            return NOT_PLAIN
+        if wants & WANTS_HEADERS:
+            headers = value + max(value_length, 0)
+            if headers + 1 != record or data[np.uint64(headers)]:
+                return NOT_PLAIN
+        if wants & WANTS_KEYS:
+            if wants & COPIES_KEYS:
+                copy_field(data, key, key_length, columns.keys, key_bytes)
+                key_bytes += max(key_length, 0)
+                columns.key_ends[row + 1] = key_bytes
+                columns.are_keys[row] = key_length >= 0
+            elif key_length >= 0:
+                return HAS_KEY
+        if wants & WANTS_VALUES:
+            copy_field(data, value, value_length, columns.values, value_bytes)
+            value_bytes += max(value_length, 0)
+            columns.value_ends[row + 1] = value_bytes
+            columns.are_values[row] = value_length >= 0
+        if wants & WANTS_OFFSETS:
+            columns.offsets[row] = offset
+        if wants & WANTS_TIMESTAMPS:
+            timestamp = base_timestamp + timestamp_delta if append_timestamp < 0 else append_timestamp
+            columns.timestamps[row] = timestamp * _MICROSECONDS
+        if wants & WANTS_TYPES:
+            columns.timestamp_types[row] = timestamp_type
+        row += 1
+    if record != end:
+        return NOT_PLAIN
+    if wants & CHECKS_CRC:
+        crc_end = end_of_blocks(crc_position, end)
+        crc = add_blocks(crc, data, crc_position, crc_end)
+        if end_crc(crc, data, max(crc_position, crc_end), end) != read_int32(data, position + CRC_OFFSET) & 0xFFFF_FFFF:
+            return NOT_PLAIN
+    counts[ROWS], counts[VALUE_BYTES], counts[KEY_BYTES] = row, value_bytes, key_bytes
+    return DONE
+
+
+@compiled
+def copy_field(data: Bytes, position: int, length: int, copied: Bytes, end: int) -> None:
+    """Append a field to `copied`, which has `end` bytes. The indices are unsigned for the reason that `gather` has."""
+    source: Any = np.uint64(position)
+    target: Any = np.uint64(end)
+    for i in range(np.uint64(max(length, 0))):
+        copied[target + i] = data[source + i]
+
+
+@compiled
+def read_int32(data: Bytes, position: int) -> int:
+    """The big-endian number there."""
+    at: Any = np.uint64(position)
+    number: Any = np.uint32(0)
+    for i in range(np.uint64(4)):
+        number = np.uint32(number << np.uint32(8)) | np.uint32(data[at + i])
+    return int(np.int32(number))
+
+
+@compiled
+def read_int64(data: Bytes, position: int) -> int:
+    """The big-endian number there."""
+    at: Any = np.uint64(position)
+    number: Any = np.uint64(0)
+    for i in range(np.uint64(8)):
+        number = (number << np.uint64(8)) | np.uint64(data[at + i])
+    return int(np.int64(number))
