@@ -6,7 +6,8 @@ the page cache. The first run of each load does not count: what is not compiled 
 clock runs while a process loads compiled code: of a long run (`--times`) that is a small part.
 Processor seconds are those of the client's and the broker's processes together, for each million records; times are in
 ms. `confluent-kafka` has no calls like some of rayka's: these are compared with its quickest. The first line says how
-fast this machine copies memory, and writes and reads files in the page cache: no broker writes records faster.
+fast this machine copies memory, writes and reads files in the page cache, and what follows from it at most for a client
+that polls or produces (`benchmarks.machine`).
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import load
+from benchmarks import load, machine
 from benchmarks.brokers import Rayka
 from rayka.client import runtime
 from rayka.client.compiled import THREAD_NAME as COMPILING
@@ -37,7 +39,8 @@ ROOT = Path(__file__).parents[1]
 PARTITIONS = 4
 RECORDS = {100: 2_000_000, 1000: 400_000}
 CHUNK = 100_000
-MACHINE_BYTES = 256 << 20
+TOUCHED_BYTES = 5 << 30
+"""Of memory that a load which writes uses once before it begins (`benchmarks.machine`)."""
 SETTINGS: dict[str, Any] = {"linger_ms": 5, "batch_size": 1_000_000}
 
 
@@ -45,28 +48,6 @@ def connect(address: str) -> Any:
     import rayka
 
     return rayka.connect(address)
-
-
-def machine(directory: Path) -> str:
-    """GB/s of one core: a copy in memory, and a file's way into the page cache and out of it, 1 MB at a time."""
-    source, target = memoryview(os.urandom(MACHINE_BYTES)), memoryview(bytearray(MACHINE_BYTES))
-    parts = [slice(start, start + (1 << 20)) for start in range(0, MACHINE_BYTES, 1 << 20)]
-    path = directory / "machine"
-    with path.open("w+b", buffering=0) as file:
-        works: dict[str, Callable[[], object]] = {
-            "memory copy": lambda: target.__setitem__(slice(None), source),
-            "page cache, write": lambda: [file.write(source[part]) for part in parts],
-            "page cache, read": lambda: (file.seek(0), [file.readinto(target[part]) for part in parts]),
-        }
-        rates = {name: statistics.median(_seconds(work) for _ in range(3)) for name, work in works.items()}
-    path.unlink()
-    return "   ".join(f"{name} {MACHINE_BYTES / seconds / 1e9:.1f} GB/s" for name, seconds in rates.items())
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def timed(work: Callable[[], int]) -> Figures:
@@ -291,9 +272,17 @@ ELSEWHERE = "elsewhere"
 """A Ray resource that only the second node has."""
 
 
+def touched(name: str, address: str, topic: str, size: int, count: int) -> Figures:
+    """One load. If it writes, the machine has memory in its hands."""
+    if name.removeprefix("ours_").removeprefix("theirs_") not in (*READS, "one"):
+        machine.touch(TOUCHED_BYTES)
+    load_of: Callable[..., Figures] = globals()[name]
+    return load_of(address, topic, size, count)
+
+
 def work_in(place: str, name: str, address: str, *arguments: Any) -> Figures:
     """One load in this program, or in a Ray task or actor that it starts, the actor maybe on a second node."""
-    load_of: Callable[..., Figures] = globals()[name]
+    load_of = partial(touched, name)
     if place == "driver" or name.startswith("theirs"):
         return load_of(address, *arguments)
     import ray
@@ -389,7 +378,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="rayka-python-"))
         broker = stack.enter_context(Rayka(Path(directory)))
-        print(machine(Path(directory)), flush=True)
+        print(machine.rates(Path(directory)), flush=True)
         stack.enter_context(second_node(broker) if chosen.place == "node" else contextlib.nullcontext())
         for what in chosen.only.split(","):
             for size in (100,) if what == "one" else map(int, chosen.sizes.split(",")):

@@ -1,0 +1,106 @@
+"""What this machine can do at most, and memory that does not distort what a benchmark measures.
+
+Many virtual machines give memory that is free back to their host within seconds, and the first use of it afterwards
+costs several times what copying to it does: writing to the page cache then has a tenth of its rate. A load that begins
+with `touch` measures the brokers and not that.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
+from mmap import mmap
+from multiprocessing.synchronize import Semaphore
+from pathlib import Path
+
+MB = 1 << 20
+_FILE_MB = 256
+_SHARED_MB = 32
+"""As much as a producer's default `buffer_memory`."""
+_FILES = 4
+_ROUNDS = 3
+_TOUCHED_BYTES = 5 << 30
+
+
+def touch(size: int) -> None:
+    """Use so many bytes of memory and free them: the kernel gives them out again first."""
+    with mmap(-1, size) as memory:
+        for start in range(0, size, MB):
+            memory[start : start + MB] = bytes(min(MB, size - start))
+
+
+def rates(directory: Path) -> str:
+    """GB/s of one core that copies memory, writes files to the page cache and reads them, and of producing and reading.
+
+    "produce" is one process that copies into memory that it shares with another one, which writes that to files.
+    "poll" is one thread that reads a file 1 MB at a time, and copies each to its place. No client can do less.
+    """
+    touch(_TOUCHED_BYTES)
+    source, target = memoryview(os.urandom(_FILE_MB * MB)), memoryview(bytearray(_FILE_MB * MB))
+    parts, buffer = [slice(start, start + MB) for start in range(0, len(source), MB)], memoryview(bytearray(MB))
+    path = directory / "machine"
+    with path.open("w+b", buffering=0) as file:
+
+        def poll() -> None:
+            file.seek(0)
+            for part in parts:
+                file.readinto(buffer)
+                target[part] = buffer
+
+        works: dict[str, Callable[[], object]] = {
+            "memory copy": lambda: target.__setitem__(slice(None), source),
+            "page cache, write": lambda: [file.write(source[part]) for part in parts],
+            "page cache, read": lambda: (file.seek(0), [file.readinto(target[part]) for part in parts]),
+            "at most: poll": poll,
+        }
+        found = {name: statistics.median(_seconds(work) for _ in range(_ROUNDS)) for name, work in works.items()}
+    path.unlink()
+    found["produce"] = statistics.median(_produce(directory, source) for _ in range(_ROUNDS))
+    return "   ".join(f"{name} {len(source) / seconds / 1e9:.1f} GB/s" for name, seconds in found.items())
+
+
+def _produce(directory: Path, source: memoryview) -> float:
+    """Copy all of it into shared memory, from where another process writes it to files; returns the seconds of it."""
+    fork = multiprocessing.get_context("fork")
+    free, full = fork.Semaphore(0), fork.Semaphore(0)
+    with mmap(-1, _SHARED_MB * MB) as memory:
+        memory[:] = bytes(len(memory))
+        writer = fork.Process(target=_write, args=(directory, memory, len(source) // MB, free, full))
+        writer.start()
+        free.acquire()  # the writer has begun
+        began = time.perf_counter()
+        for number in range(len(source) // MB):
+            free.acquire()
+            at = number % _SHARED_MB * MB
+            memory[at : at + MB] = source[number * MB : (number + 1) * MB]
+            full.release()
+        for _ in range(_SHARED_MB):
+            free.acquire()
+        took_s = time.perf_counter() - began
+        writer.join()
+    return took_s
+
+
+def _write(directory: Path, memory: mmap, count: int, free: Semaphore, full: Semaphore) -> None:
+    paths = [directory / f"machine-{number}" for number in range(_FILES)]
+    files = [path.open("wb", buffering=0) for path in paths]
+    for _ in range(1 + _SHARED_MB):
+        free.release()
+    with memoryview(memory) as shared:
+        for number in range(count):
+            full.acquire()
+            at = number % _SHARED_MB * MB
+            files[number % _FILES].write(shared[at : at + MB])
+            free.release()
+    for path, file in zip(paths, files, strict=True):
+        file.close()
+        path.unlink()
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
