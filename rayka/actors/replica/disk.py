@@ -38,6 +38,10 @@ class DiskThread:
         """Run `work` in the thread; returns what it returns, raises what it raises."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
+    def start(self, work: Callable[[], object]) -> None:
+        """Run `work`, which raises nothing and which nobody waits for, in the thread. Any thread may call it."""
+        self._executor.submit(work)
+
     def stop(self) -> None:
         """Wait until everything is done."""
         self._executor.shutdown()

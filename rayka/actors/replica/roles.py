@@ -140,7 +140,7 @@ class ReplicaRoles:
             log, journals = await self._disk.run(lambda: self._open_log(topic_partition, topic.topic_id, config))
             self._assignments.opened(topic, partition)
             opened = Partition(log, topic.topic_id, is_internal=topic.is_internal)
-            log.when_rolled(functools.partial(self._server.flush, (opened,)))
+            log.when_rolled(functools.partial(self._rolled, opened))
             self._replicas.add(opened)
             self._server.put_journals.take_over(opened, journals)
         replica = self._replicas.get(topic_partition)
@@ -155,6 +155,16 @@ class ReplicaRoles:
                 self._coordinators[topic.name].leads(replica)
         else:
             self._resign(replica)
+
+    def _rolled(self, partition: Partition) -> None:
+        """Flush the closed segment, and make the file for the next roll.
+
+        Where segments are removed at once, the closed one may be gone soon: it is flushed later, if it is still there.
+        """
+        if partition.log.config.file_delete_delay_ms:
+            self._server.flush((partition,))
+        else:
+            self._disk.start(partition.log.make_spare)
 
     def _open_log(
         self, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig

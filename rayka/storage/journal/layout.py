@@ -14,10 +14,13 @@ of the same file system. A power cut may take both; so topics that flush before 
 - The file has a header of one page, and then `CAPACITY` bytes of frames, or as many as its header says. Positions count
   all bytes ever written; where they lie in the file is that modulo the capacity.
 - A frame lies in one piece. Where the next one has no room before the end, the position goes on to the next multiple of
-  the capacity, when the leader has read all that was written. So nothing is written over that is not in the log.
+  the capacity. The program writes where it went on from to `JUMPED` before `WRITTEN` covers the frame. It jumps no
+  second time before the leader has followed it, so one word is enough.
+- The program writes over nothing that is not in the log: a frame waits until the leader has read all up to a capacity
+  before its end, or everything. So the leader has frames to read while the program waits for room.
 - The leader reads up to `WRITTEN`. A frame there that fails its CRC, or has another number than the next one, is
   damaged, say by a power cut: the leader closes the journal and keeps its file.
-- `WRITTEN` is the program's. All other words are the leader's.
+- `WRITTEN` and `JUMPED` are the program's. All other words are the leader's.
 - The program writes a frame, then `WRITTEN`, and then reads `STATE` and `WATCHED`. The leader writes these, and then
   looks for frames once more. So no frame is left behind: either the leader sees it, or the program sees the new word.
 """
@@ -64,6 +67,11 @@ STATE: Final = 256
 
 SIZE: Final = 320
 """The capacity; 0 stands for `CAPACITY`."""
+
+JUMPED: Final = 384
+"""The position after the last frame before a multiple of the capacity; `NO_JUMP` before the first one. 0 in a journal
+of an earlier version, whose program goes on there only when the leader has read everything."""
+NO_JUMP: Final = -1
 
 FRAME: Final = struct.Struct("<IIqI")
 """CRC-32C of what follows it, size of the records, number of the first record, count of the records."""

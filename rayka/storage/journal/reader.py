@@ -16,9 +16,11 @@ from rayka.storage.journal.layout import (
     DRAINED,
     HEADER_BYTES,
     IDENTITY,
+    JUMPED,
     LARGE_CAPACITY,
     MAGIC,
     MOST_FRAME_BYTES,
+    NO_JUMP,
     SEQUENCE_MASK,
     SIZE,
     STATE,
@@ -97,6 +99,7 @@ class Journal:
         """Make an empty file a journal. Raises OSError."""
         files.truncate(descriptor, HEADER_BYTES + capacity)
         files.write(descriptor, _WORD.pack(capacity), SIZE)
+        files.write(descriptor, _WORD.pack(NO_JUMP), JUMPED)
         files.write(descriptor, IDENTITY.pack(MAGIC, producer_id, topic_id.bytes), 0)
         return cls(files, descriptor, producer_id, topic_id, capacity, room)
 
@@ -154,12 +157,18 @@ class Journal:
         return None
 
     def _next_frames(self, written: int) -> JournalRecords | LargeRecord | None:
-        """A program that goes on at the next multiple of the capacity does so when all before that is read.
+        """Behind the last frame before a multiple of the capacity, the program may have been interrupted.
 
-        It may have been interrupted before that, and left a frame there with the number of the next one.
+        Then it has left a frame there with the number of the next one. Where no such place is known, everything before
+        the multiple is read.
         """
         start = start_of(self._drained, self.capacity, self.capacity)
-        return self._frames_at(start if written > start else self._drained, written)
+        if written <= start:
+            return self._frames_at(self._drained, written)
+        jumped = self._word(JUMPED)  # behind `WRITTEN`, so it is that of this multiple
+        if self._drained < jumped <= start:
+            return self._frames_at(self._drained, jumped)
+        return self._frames_at(start, written)
 
     def _frames_at(self, position: int, written: int) -> JournalRecords | LargeRecord | None:
         place = position % self.capacity
@@ -198,5 +207,8 @@ class Journal:
 
     def written(self) -> int:
         """The position after the last frame. Raises OSError."""
-        data = self._files.read(self.descriptor, WORD, WRITTEN)
+        return self._word(WRITTEN)
+
+    def _word(self, place: int) -> int:
+        data = self._files.read(self.descriptor, WORD, place)
         return int(_WORD.unpack(data)[0]) if len(data) == WORD else 0

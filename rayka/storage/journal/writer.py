@@ -16,6 +16,7 @@ from rayka.storage.journal.layout import (
     CAPACITY,
     DRAINED,
     HEADER_BYTES,
+    JUMPED,
     MOST_FRAME_BYTES,
     MOST_UNREAD_RECORDS,
     SIZE,
@@ -29,8 +30,9 @@ from rayka.storage.journal.layout import (
     start_of,
 )
 
-_WRITTEN, _DRAINED, _WATCHED, _STATE, _ERROR, _SIZE = (
+_WRITTEN, _JUMPED, _DRAINED, _WATCHED, _STATE, _ERROR, _SIZE = (
     WRITTEN // WORD,
+    JUMPED // WORD,
     DRAINED // WORD,
     WATCHED // WORD,
     STATE // WORD,
@@ -52,6 +54,7 @@ class JournalWriter:
         self._write = write
         self._words = words
         self._capacity = words[_SIZE] or CAPACITY
+        self._may_jump = words[_JUMPED] != 0
         self._before = self._after = (0, 0)  # position and number, before and after the frame of the last attempt
         self._sent_otherwise = 0
 
@@ -65,7 +68,8 @@ class JournalWriter:
         written = 0
         for each in frames_of(place[1], records):
             place, size, count = self._place(), each.size, len(each.records)
-            start = self._room(place, size, count)  # looked for first: the CRC of a large frame takes a while
+            # It is looked for first: the CRC of a large frame takes a while.
+            start = self._room(place, size, count, is_list=len(records) > 1)
             if start is None:
                 break
             try:
@@ -76,15 +80,25 @@ class JournalWriter:
                 break  # the leader reads the frames before it
         return written
 
-    def _room(self, place: tuple[int, int], size: int, count: int) -> int | None:
+    def _room(self, place: tuple[int, int], size: int, count: int, *, is_list: bool = False) -> int | None:
         """Where a frame of this size and with so many records goes; None if there is no room for it now."""
-        (before, number), capacity = place, self._capacity
-        start = start_of(before, size, capacity)
-        if start % capacity == 0 and self._words[_DRAINED] < before:
+        before, number = place
+        start, drained = start_of(before, size, self._capacity), self._words[_DRAINED]
+        if drained < before and self._is_unread(start, size, drained, is_list):
             return None
         if number + count - self._words[_DRAINED + 1] > MOST_UNREAD_RECORDS:
             return None
         return start
+
+    def _is_unread(self, start: int, size: int, drained: int, is_list: bool) -> bool:
+        """Whether the place has, or may have, frames that the log does not have.
+
+        A program that puts lists waits for all of them where it begins again: it would get ahead of those that get its
+        items, and then each item takes other memory than the ones before.
+        """
+        if start % self._capacity == 0 and (is_list or not self._may_jump):
+            return True
+        return self._may_jump and start + size - self._capacity > drained
 
     def _append(self, place: tuple[int, int], start: int, frame: Sequence[bytes], size: int, count: int) -> int:
         """Write a frame; the number of its records. Raises OSError."""
@@ -92,6 +106,8 @@ class JournalWriter:
         if self._write(pieces, HEADER_BYTES + start % self._capacity) != size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._after = start + size, place[1] + count
+        if start and start % self._capacity == 0 and self._may_jump:
+            self._words[_JUMPED] = place[0]
         self._words[_WRITTEN] = start + size
         return count
 

@@ -27,7 +27,7 @@ class LogFlush(LogState):
         """Whether `flush.messages` or `flush.ms` is reached, or a closed segment is not on the device yet."""
         is_unflushed = self._local.log_end_offset > self._local.recovery_point
         time_is_over = is_unflushed and now_ms - self._flushed_ms >= self.config.flush_ms
-        return self.flush_due or time_is_over or self._local.has_unflushed_segments
+        return self.flush_due or time_is_over or self._local.has_unflushed_segments(now_ms)
 
     def when_rolled(self, call: Callable[[], None]) -> None:
         """Call after each roll, in the thread that rolls: a closed segment is not on the device yet."""

@@ -25,6 +25,9 @@ from rayka.types import FileSlice
 REMEMBERED_PLACES = 64
 """Places at which readers will continue, for as many of them."""
 
+SOON_GONE_MS = 1000
+"""How long a closed segment that may be removed at once waits to be flushed."""
+
 LogOffsetMetadata = tuple[Segment, int]
 """A segment and a position in it: where a batch begins, or the end."""
 
@@ -211,10 +214,15 @@ class LocalLog:
         segments = self.segments.from_offset(max(self.recovery_point - 1, 0))
         return [segment for segment in segments if not segment.is_flushed(self._end_offset(segment))]
 
-    @property
-    def has_unflushed_segments(self) -> bool:
-        """Whether a segment that gets no more appends is not on the device yet."""
-        return any(segment is not self.segments.active for segment in self._unflushed())
+    def has_unflushed_segments(self, now_ms: int) -> bool:
+        """Whether a segment that gets no more appends is to be put on the device.
+
+        Where segments are removed at once, one that was closed just now is not: it may be gone soon.
+        """
+        following = [each for segment in self._unflushed() if (each := self.segments.after(segment)) is not None]
+        if self.config.file_delete_delay_ms:
+            return bool(following)
+        return any(not 0 <= now_ms - each.created_ms < SOON_GONE_MS for each in following)
 
     def begin_flush(self) -> FlushJob:
         """A job for everything that is not on the device yet."""

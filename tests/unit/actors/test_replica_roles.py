@@ -28,7 +28,9 @@ from rayka.metadata.values import UNASSIGNED, PartitionImage, TopicImage
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
+from rayka.storage.segments.spare import FILE_NAME
 from rayka.types import TopicPartition
+from tests.support.logs import append
 
 ACTOR = "a1-0"
 PARTITION = PartitionImage(0, 1, 0, (1,), (1,), 0, (ACTOR,), (UNASSIGNED,))
@@ -71,8 +73,8 @@ class Actor:
         self.files = NoNewDirectories()
         self.directory = LogDirectory.open(str(path), self.files, now_ms=0)
         self.replicas = Replicas()
-        config, disk = BrokerConfig.parse({}), DiskThread()
-        server = ReplicaServer(self.replicas, self.directory, disk)
+        config, self.disk = BrokerConfig.parse({}), (disk := DiskThread())
+        self.server = server = ReplicaServer(self.replicas, self.directory, disk)
         assignments = DirectoryAssignments(ActorRegistration(ACTOR, 1, str(path), "1"), self.directory, disk, None)
         self.groups = groups = CoordinatorRuntime(GROUPS, server, config, 1)
         self.roles = ReplicaRoles(
@@ -215,6 +217,26 @@ def test_a_deleted_topic_without_a_delay_leaves_no_files(tmp_path: Path) -> None
         names = [name for name in os.listdir(tmp_path) if name[1:3] == "-0"]
         assert sorted(name[0] for name in names) == ["b", "c"]
         assert all(name.endswith("-delete") for name in names)
+        await actor.roles.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1000])
+def test_a_segment_that_may_be_removed_at_once_is_not_flushed_at_the_roll(tmp_path: Path, delay_ms: int) -> None:
+    """The file for the next roll is made in either case."""
+
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        await actor.take(MetadataImage(), IMAGE)
+        log = actor.replicas.get(TopicPartition("a", 0)).log
+        log.configure(LogConfig(segment_bytes=200, file_delete_delay_ms=delay_ms))
+        while len(log.segments) < 3:
+            append(log, b"x" * 50)
+        await actor.server.stop()
+        await actor.disk.run(lambda: None)
+        assert log.recovery_point == (log.log_end_offset if delay_ms else 0)
+        assert (tmp_path / "a-0" / FILE_NAME).exists()
         await actor.roles.stop()
 
     asyncio.run(run())

@@ -29,10 +29,12 @@ from rayka.storage.journal.layout import (
     DRAINED,
     FRAME,
     HEADER_BYTES,
+    JUMPED,
     LARGE_CAPACITY,
     MOST_FRAME_BYTES,
     MOST_FRAME_RECORDS,
     MOST_LARGE_RECORD_BYTES,
+    NO_JUMP,
     SEQUENCE_MASK,
     SIZE,
     STATE,
@@ -133,19 +135,76 @@ def test_frames_hold_a_bounded_number_of_records_and_bytes() -> None:
     assert [len(frame.records) for frame in large] == [2, 2, 1]
 
 
-def test_a_full_journal_takes_no_more_until_the_leader_has_read_everything(journal: JournalFile) -> None:
-    written = 0
-    while journal.write_records([b"x" * LARGE]):
-        written += 1
-    assert written == CAPACITY // (LARGE + 20)
-    first = journal.append_next()
-    assert first is not None
-    journal.leader.drained(first)
-    assert journal.write_records([b"y" * LARGE]) == 0
-    journal.drain()
-    assert journal.write_records([b"y" * LARGE]) == 1
+def fill(journal: JournalFile, record: bytes) -> int:
+    count = 0
+    while journal.write_records([record]):
+        count += 1
+    return count
+
+
+def test_a_full_journal_takes_more_when_the_leader_has_read_what_is_in_its_place(journal: JournalFile) -> None:
+    """The leader is not left without frames until the program wakes."""
+    size, record = LARGE + FRAME.size, b"x" * LARGE
+    count = fill(journal, record)
+    assert count == CAPACITY // size
+    for _ in range(3 * count):
+        assert journal.write_records([record]) == 0
+        first = journal.append_next()
+        assert first is not None
+        journal.leader.drained(first)
+        assert fill(journal, record) in (0, first.record_count)
+    assert len(journal.put) > 3 * count
     journal.drain()
     assert journal.log == journal.put
+
+
+def test_a_list_begins_again_when_everything_is_read(journal: JournalFile) -> None:
+    fill(journal, b"x" * LARGE)
+    for _ in range(3):
+        first = journal.append_next()
+        assert first is not None
+        journal.leader.drained(first)
+        assert journal.write_records([b"y" * LARGE] * 2) == 0
+    assert journal.write_records([b"z" * LARGE]) == 1
+    assert journal.write_records([b"y" * LARGE] * 2) > 0, "behind the beginning"
+    journal.drain()
+    assert journal.log == journal.put
+
+
+def test_a_frame_that_is_larger_than_what_was_read_waits_for_more(journal: JournalFile) -> None:
+    journal.write_records([b"x" * 100])
+    fill(journal, b"x" * LARGE)
+    rest = CAPACITY - journal.leader.written() - FRAME.size
+    assert journal.write_records([b"y" * rest]) == 1
+    os.pwrite(journal.descriptor, (100 + FRAME.size).to_bytes(8, "little"), DRAINED)
+    assert journal.write_records([b"z" * 101]) == 0
+    assert journal.write_records([b"z" * 100]) == 1
+    assert journal.write_records([b"z"]) == 0
+
+
+def test_a_frame_as_large_as_the_journal_goes_over_what_was_read(journal: JournalFile) -> None:
+    for size in (100, CAPACITY - FRAME.size, 1, CAPACITY - FRAME.size, CAPACITY - FRAME.size - 1, 5):
+        assert journal.write_records([b"x" * size]) == 1
+        journal.drain()
+    assert journal.log == journal.put
+
+
+def test_a_program_of_an_earlier_version_has_no_jumps(journal: JournalFile) -> None:
+    """It does not know the word, and goes on at the beginning when everything is read; so does one whose leader is."""
+    for word in (NO_JUMP, 0):
+        os.pwrite(journal.descriptor, word.to_bytes(8, "little", signed=True), JUMPED)
+        journal.writer._may_jump = False
+        fill(journal, b"x" * LARGE)
+        first = journal.append_next()
+        assert first is not None
+        journal.leader.drained(first)
+        assert journal.write_records([b"y" * LARGE]) == 0
+        journal.drain()
+        assert journal.write_records([b"y" * LARGE] * 3) == 3
+        journal.restart_leader()
+        journal.drain()
+        assert journal.log == journal.put
+    assert not JournalWriter(journal.write, memoryview(journal.mapping).cast("q"))._may_jump
 
 
 def test_a_list_that_does_not_fit_is_written_in_part(journal: JournalFile) -> None:
@@ -318,11 +377,17 @@ def test_another_file_is_no_journal(tmp_path: Path) -> None:
 def test_everything_written_is_read_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """The leader crashes before or after its mark, and reads while the program writes."""
+    """The leader crashes before or after its mark, and reads while the program writes and is interrupted."""
     journal = JournalFile(tmp_path_factory.mktemp("journal") / "1.journal")
-    sizes = st.sampled_from([0, 1, 100, 5_000, 60_000, 300_000])
+    sizes = st.sampled_from([0, 1, 100, 5_000, 60_000, 300_000, 1_000_000])
+    steps = ["write", "write", "interrupt", "read", "crash before the mark", "drain"]
     for _ in range(data.draw(st.integers(1, 30))):
-        match data.draw(st.sampled_from(["write", "write", "read", "crash before the mark", "drain"])):
+        match data.draw(st.sampled_from(steps)):
+            case "interrupt":
+                end = journal.writer.end
+                records = [b"%08d" % end + b"i" * data.draw(sizes)]
+                interrupted(partial(journal.writer.write, records), data.draw(st.integers(0, 300)))
+                journal.put += records[: journal.writer.end - end]
             case "write":
                 count = data.draw(st.integers(1, 40))
                 size = data.draw(sizes)
@@ -415,6 +480,31 @@ def test_an_interrupt_at_any_step_loses_and_doubles_nothing(journal: JournalFile
     assert doubtful == sorted(doubtful, key=int)
     assert all(doubtful.count(one) == count for one in doubtful)
     assert 0 < len(set(doubtful)) < step
+
+
+def test_an_interrupt_at_any_step_of_a_jump_loses_and_doubles_nothing(journal: JournalFile) -> None:
+    """What is put next has room before the jump, in part in the place of a frame of an attempt before."""
+    step, rest = 0, b"r" * 30_000
+    while True:
+        fill(journal, b"x" * LARGE)
+        if (records := journal.append_next()) is not None:
+            journal.leader.drained(records)
+        end = journal.writer.end
+        record = b"%d" % step + b"j" * LARGE
+        is_interrupted = interrupted(partial(journal.writer.write, [record]), step)
+        journal.put += [record][: journal.writer.end - end]
+        if not is_interrupted:
+            break
+        end = journal.writer.end
+        interrupted(partial(journal.writer.write, [rest]), step)
+        journal.put += [rest][: journal.writer.end - end]
+        fill(journal, b"after %d" % step + rest)
+        journal.drain()
+        assert journal.log == journal.put
+        step += 1
+    journal.drain()
+    assert journal.log == journal.put
+    assert step > 50
 
 
 def test_a_word_that_is_read_half_written_is_no_damage(journal: JournalFile) -> None:

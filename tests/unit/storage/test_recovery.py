@@ -122,6 +122,25 @@ def test_the_recovery_point_moves_with_a_flush(tmp_path: Path) -> None:
     assert not log.flush_needed(NOW_MS)
 
 
+def test_a_closed_segment_that_may_be_removed_at_once_is_flushed_a_second_later(tmp_path: Path) -> None:
+    """What is gone by then never goes to the device."""
+    log = open_log(tmp_path, segment_bytes=200, file_delete_delay_ms=0)
+    while len(log.segments) < 3:
+        append(log, b"x" * 50)
+    assert not log.flush_needed(NOW_MS)
+    assert not log.flush_needed(NOW_MS + 999)
+    assert log.flush_needed(NOW_MS + 1000)
+    assert log.flush_needed(NOW_MS - 1), "the clock was set back"
+    log.delete_records(log.segments[-1].base_offset)
+    assert log.delete_old_segments(NOW_MS) is not None
+    assert not log.flush_needed(NOW_MS + 1000)
+    while len(log.segments) < 2:
+        append(log, b"x" * 50)
+    log.flush()
+    assert log.recovery_point == log.log_end_offset
+    assert not log.flush_needed(NOW_MS + 1000)
+
+
 def test_flush_messages_and_flush_ms(tmp_path: Path) -> None:
     log = open_log(tmp_path / "messages", flush_messages=3)
     append(log, b"a", b"b")
