@@ -94,7 +94,8 @@ class LoopThread:
     def call_soon(self, function: Callable[[*Args], object], *args: *Args) -> None:
         """Call the function in the loop, from any thread. After `close` nothing is called."""
         if not self._closed:
-            self._loop.call_soon_threadsafe(function, *args)
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                self._loop.call_soon_threadsafe(function, *args)
 
     def close(self) -> None:
         """Cancel what still runs, stop the loop and wait for the thread. Safe to repeat."""

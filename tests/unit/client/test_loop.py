@@ -67,6 +67,15 @@ def test_after_close_nothing_runs() -> None:
         loop.run(asyncio.sleep(0))
 
 
+def test_a_function_that_comes_when_the_loop_has_just_ended_is_not_called() -> None:
+    """Another thread may close it between the look at its state and the call."""
+    loop, called = LoopThread(), []
+    loop.close()
+    loop._closed = False
+    loop.call_soon(called.append, 1)
+    assert not called
+
+
 def test_a_call_during_which_another_thread_closes_the_loop_has_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that the loop does not take any more would wait for ever."""
     loop, start = LoopThread(), asyncio.run_coroutine_threadsafe
