@@ -8,7 +8,7 @@ the blocks for as many more bytes with one call. The file is no longer for that:
 A log has such blocks only while it grows fast, so that many logs together have no more of them than they got bytes in
 `IDLE_MS`. A roll, a clean stop and a truncation give back those that were not needed; the upkeep does it for a log that
 became slow. After a crash a log keeps its blocks, at most `STEP_BYTES`, until the next roll or clean stop. Where the
-system gives none, appends do without.
+system has too few, the log keeps none of them, and appends do without.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class Segment:
             rest, position = rest[written:], position + written
 
     def _restore(self, descriptor: int) -> None:
-        """Cut off what a failed write left. If that fails too, the next write goes over it, or the roll cuts it off."""
+        """Cut off what a failed call left. If that fails too, the next write goes over it, or the roll cuts it off."""
         try:
             self._files.truncate(descriptor, self.size)
         except OSError as error:
@@ -224,8 +224,16 @@ class Segment:
             self.cut_to_batches()
 
     def set_blocks_aside(self, size: int) -> bool:
-        """Give the file the blocks for `size` more bytes, if the file system gains by it. Raises OSError."""
-        is_done = self._files.set_blocks_aside(self.descriptor(), self.size, size)
+        """Give the file the blocks for `size` more bytes, if the file system gains by it. Raises OSError.
+
+        A file system that has too few may have given all of them: then others need them more.
+        """
+        descriptor = self.descriptor()
+        try:
+            is_done = self._files.set_blocks_aside(descriptor, self.size, size)
+        except OSError:
+            self._restore(descriptor)
+            raise
         self._is_preallocated |= is_done
         return is_done
 

@@ -19,11 +19,15 @@ LARGE = 1 << 30
 
 
 class NotedFiles(RealFiles):
-    """Notes up to which position blocks were set aside and how logs were cut; `error` is what setting aside raises."""
+    """Notes up to which position blocks were set aside and how logs were cut.
+
+    `error` is what setting aside raises, `cut_error` what cutting does.
+    """
 
     def __init__(self, error: int = 0) -> None:
         self.ends: list[int] = []
         self.cuts: list[int] = []
+        self.cut_error = 0
         self._error = error
 
     def set_blocks_aside(self, descriptor: int, position: int, size: int) -> bool:  # type: ignore[override]
@@ -34,6 +38,8 @@ class NotedFiles(RealFiles):
 
     def truncate(self, descriptor: int, size: int) -> None:
         if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".log"):
+            if self.cut_error:
+                raise OSError(self.cut_error, os.strerror(self.cut_error))
             self.cuts.append(size)
         super().truncate(descriptor, size)
 
@@ -126,14 +132,28 @@ def test_a_preallocated_log_stays_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EOPNOTSUPP, errno.EIO])
-def test_an_append_needs_no_blocks_ahead(tmp_path: Path, error: int) -> None:
+def test_an_append_needs_no_blocks_ahead_and_keeps_none_where_there_are_too_few(tmp_path: Path, error: int) -> None:
+    """On a disk that is nearly full, ext4 gives a file all that is left before it says that it is not enough."""
     files = NotedFiles(error)
     log = open_large(tmp_path, files)
     now_ms = grow(log, 2 * STEP_BYTES)
+    assert len(files.cuts) == 1
     assert len(read_values(log)) == log.log_end_offset
     assert not log.has_idle_blocks(now_ms + IDLE_MS + 1)
     log.roll(NOW_MS)
-    assert files.cuts == []
+    assert len(files.cuts) == 1
+
+
+def test_blocks_that_could_not_be_given_back_are_given_back_by_the_roll(tmp_path: Path) -> None:
+    files = NotedFiles(errno.ENOSPC)
+    files.cut_error = errno.EIO
+    log = open_large(tmp_path, files)
+    grow(log, 2 * STEP_BYTES)
+    files.cut_error = 0
+    size = log.size
+    log.roll(NOW_MS)
+    assert files.cuts == [size]
+    assert len(read_values(log)) == log.log_end_offset
 
 
 def test_blocks_behind_the_end_neither_make_the_file_longer_nor_survive_a_cut(tmp_path: Path) -> None:
