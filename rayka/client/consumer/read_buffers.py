@@ -7,6 +7,7 @@ resize a bytearray of which there is a view.
 
 from __future__ import annotations
 
+import threading
 from bisect import insort
 from typing import TYPE_CHECKING
 
@@ -29,37 +30,52 @@ class ReadBuffers:
 
     def take(self, size: int) -> memoryview:
         """A buffer of `size` bytes, whatever they are, that nobody else has."""
-        if size < _SMALL_BYTES:
-            return memoryview(bytearray(size))
-        fitting = next((each for each in self._buffers if len(each) >= size and _is_unused(each)), None)
-        return memoryview(self._add(-(-size // _STEP_BYTES) * _STEP_BYTES) if fitting is None else fitting)[:size]
+        kept = None if size < _SMALL_BYTES else self.take_kept(size)
+        return memoryview(bytearray(size)) if kept is None else kept
 
-    def _add(self, size: int) -> bytearray:
+    def take_kept(self, size: int) -> memoryview | None:
+        """As `take`, if the buffer will be taken again; None where there is no room to keep it."""
+        fitting = next((each for each in self._buffers if len(each) >= size and _is_unused(each)), None)
+        if fitting is None:
+            fitting = self._add(-(-size // _STEP_BYTES) * _STEP_BYTES)
+        return None if fitting is None else memoryview(fitting)[:size]
+
+    def _add(self, size: int) -> bytearray | None:
         """One more buffer, in place of unused ones that are smaller if there is no room for it."""
+        unused = [buffer for buffer in self._buffers if _is_unused(buffer)]
         used = sum(map(len, self._buffers))
-        for small in [buffer for buffer in self._buffers if _is_unused(buffer)]:
+        if used - sum(map(len, unused)) + size > self._most_bytes:
+            return None
+        for small in unused:
             if used + size > self._most_bytes:
                 used -= len(small)
                 self._buffers = [buffer for buffer in self._buffers if buffer is not small]
         buffer = bytearray(size)
-        if used + size <= self._most_bytes:
-            insort(self._buffers, buffer, key=len)
+        insort(self._buffers, buffer, key=len)
         return buffer
 
 
 class TableBuffers:
-    """The memory of a consumer's tables. To be used by one thread at a time."""
+    """The memory of a consumer's tables.
+
+    Several threads may decode at the same time: after a `poll_table` that was cancelled, its thread goes on.
+    """
 
     def __init__(self) -> None:
         self._buffers = ReadBuffers(_MOST_TABLE_BYTES)
+        self._lock = threading.Lock()
 
     def allocate(self, size: int) -> pa.Buffer:
-        """A buffer of `size` bytes, whatever they are, that nobody else has, where Arrow wants one to begin."""
+        """A buffer of `size` bytes, whatever they are, that nobody else has, where Arrow wants one to begin.
+
+        What can't be kept is Arrow's: there is no memory yet behind its addresses, while Python fills a bytearray.
+        """
         import pyarrow as pa
 
-        if size < _SMALL_BYTES:
+        with self._lock:
+            memory = None if size < _SMALL_BYTES else self._buffers.take_kept(size + _ALIGNMENT)
+        if memory is None:
             return pa.allocate_buffer(size)
-        memory = self._buffers.take(size + _ALIGNMENT)
         start = -pa.py_buffer(memory).address % _ALIGNMENT
         return pa.py_buffer(memory[start : start + size])
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
+from types import FrameType
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayka.client.consumer.read_buffers import ReadBuffers
+from rayka.client.consumer.read_buffers import ReadBuffers, TableBuffers
 
 MIB = 1 << 20
 
@@ -59,3 +63,42 @@ def test_unused_buffers_are_bounded() -> None:
     views.clear()
     gc.collect()
     assert sum(len(each) for each in gc.get_referents(buffers.__dict__["_buffers"])) <= 16 * MIB
+
+
+def test_two_threads_never_get_the_same_memory() -> None:
+    buffers, taken = TableBuffers(), []
+    buffers.allocate(MIB)
+    other = threading.Thread(target=lambda: taken.append(buffers.allocate(MIB)))
+
+    def let_the_other_thread_run(frame: FrameType, event: str, _: Any) -> None:
+        """Where the memory was found unused, and is not used yet."""
+        if event == "return" and frame.f_code.co_name == "_is_unused" and other.ident is None:
+            other.start()
+            other.join(timeout=1)
+
+    sys.setprofile(let_the_other_thread_run)
+    try:
+        taken.append(buffers.allocate(MIB))
+    finally:
+        sys.setprofile(None)
+    other.join()
+    assert len({buffer.address for buffer in taken}) == 2
+
+
+def test_tables_that_a_program_keeps_have_no_spare_memory() -> None:
+    buffers = TableBuffers()
+    kept = [buffers.allocate(70_000) for _ in range(200)]
+    before = pa.total_allocated_bytes()
+    kept += [buffers.allocate(70_000) for _ in range(10)]
+    assert 700_000 <= pa.total_allocated_bytes() - before <= 701_000
+
+
+def test_memory_that_is_too_large_to_be_kept_leaves_the_kept_memory_alone() -> None:
+    buffers = TableBuffers()
+    kept = buffers.allocate(MIB)
+    at = kept.address
+    del kept
+    before = pa.total_allocated_bytes()
+    large = buffers.allocate(100 * MIB)
+    assert pa.total_allocated_bytes() - before >= large.size
+    assert buffers.allocate(MIB).address == at
