@@ -42,6 +42,7 @@ _LAST_OFFSET_DELTA_OFFSET = 23
 _BASE_TIMESTAMP_OFFSET = 27
 _MAX_TIMESTAMP_OFFSET = 35
 _COUNT_OFFSET = 57
+_MAX_LONG = 2**63 - 1
 _MICROSECONDS = 1000
 _CREATE_TIME = -1
 _LEAST_AHEAD = 4096
@@ -84,7 +85,10 @@ def fill_plain(
         if not is_framed or data[np.uint64(position + _MAGIC_OFFSET)] != MAGIC:
             return NOT_PLAIN
         base_offset = read_int64(data, position)
-        next_offset = base_offset + read_int32(data, position + _LAST_OFFSET_DELTA_OFFSET) + 1
+        last_offset_delta = read_int32(data, position + _LAST_OFFSET_DELTA_OFFSET)
+        if last_offset_delta < 0 or base_offset >= _MAX_LONG - last_offset_delta:  # maybe beyond 64 bits
+            return NOT_PLAIN
+        next_offset = base_offset + last_offset_delta + 1
         attributes = int(data[np.uint64(position + ATTRIBUTES_OFFSET + 1)])
         if not attributes & CONTROL_FLAG and next_offset > start_offset and base_offset < end_offset:
             if attributes & CODEC_MASK:

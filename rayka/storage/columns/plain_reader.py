@@ -45,6 +45,7 @@ from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, Buffer, read_heade
 from rayka.storage.format.records import MIN_RECORD_SIZE
 
 _SPARE = 1.05
+_LEAST_GROWTH = 20
 _MOST_ROWS = 2**31
 _NUMBERS = WANTS_OFFSETS, WANTS_TIMESTAMPS, WANTS_TYPES
 _WANTS: dict[type[Column], int] = {
@@ -123,16 +124,19 @@ class PlainReader:
         return min((self.rows + array.room for array in self._row_arrays(wants)), default=_MOST_ROWS)
 
     def _reserve(self, buffer: Buffer, wants: int, left_bytes: int) -> None:
-        """Make room for the next batch, and for as many records as are expected if all batches are like it."""
+        """Make room for the next batch, and for as many records as are expected if all batches are like it.
+
+        At least the memory grows by a twentieth: what is written is copied then.
+        """
         position = int(self._counts[POSITION])
         header, left_bytes = read_header(buffer, position), left_bytes - position
         size = min(max(header.size_in_bytes, RECORD_BATCH_OVERHEAD), len(buffer) - position)
         rows = min(max(header.record_count, 0), size // MIN_RECORD_SIZE) + 1
-        expected_rows = int(rows * left_bytes / size * _SPARE)
+        expected_rows = max(int(rows * left_bytes / size * _SPARE), self.rows // _LEAST_GROWTH)
         for array in self._row_arrays(wants):
             array.reserve(rows, expected_rows)
         if wants & WANTS_VALUES:
-            self._values.copied.reserve(size, left_bytes)
+            self._values.copied.reserve(size, max(left_bytes, self._values.copied.size // _LEAST_GROWTH))
         if wants & COPIES_KEYS:
             self._keys.copied.reserve(size, self._keys.copied.size)
 

@@ -15,7 +15,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns import build as columns_build
 from rayka.storage.columns.crc import has_instruction
 from rayka.storage.columns.native_code import NativeCode
-from rayka.storage.columns.read import SCHEMA, read_columns
+from rayka.storage.columns.read import END, SCHEMA, ColumnsReader, read_columns
 from rayka.storage.format.batch import HEADER, read_header, seal
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch, read_records
@@ -323,3 +323,31 @@ def test_keys_may_begin_late_and_batches_may_be_larger_than_the_first() -> None:
     assert columns.column("offset").to_pylist() == list(range(offset))
     assert columns.column("key").to_pylist() == [record.key for record in records]
     assert columns.column("value").to_pylist() == [record.value for record in records]
+
+
+@pytest.mark.parametrize(("base_offset", "last_offset_delta"), [(2**63 - 1, 0), (2**63 - 2, 7), (-(2**63), -9)])
+def test_impossible_offsets_of_a_batch_are_the_same_whichever_way_it_is_read(
+    base_offset: int, last_offset_delta: int
+) -> None:
+    log = bytearray(build_batch([Record(0, NOW, None, b"value")]))
+    header = read_header(log)._replace(base_offset=base_offset, last_offset_delta=last_offset_delta)
+    HEADER.pack_into(log, 0, *header)
+    seal(log, 0, len(log))
+    found, limited = [read_columns(log, topic="orders", partition=3, max_bytes=limit) for limit in (END, LIMIT)]
+    assert found.batch.equals(limited.batch)
+    assert found.next_offset == limited.next_offset
+
+
+def test_columns_that_get_more_than_they_expect_are_not_copied_for_each_batch() -> None:
+    allocated: list[int] = []
+
+    def allocate(size: int) -> pa.Buffer:
+        allocated.append(size)
+        return pa.allocate_buffer(size)
+
+    reader = ColumnsReader(("value", "offset"), 1, allocate)
+    for offset in range(0, 40_000, 100):
+        data = build_batch([Record(0, NOW, None, b"value" * 10)] * 100, base_offset=offset)
+        reader.read(data, topic="orders", partition=3)
+    assert reader.finish().num_rows == 40_000
+    assert len(allocated) < 800
