@@ -197,7 +197,7 @@ def test_a_program_that_puts_quickly_gets_a_journal_which_goes_with_it(cluster: 
     queue, producer = Queue(name="put-quick"), QuickProducer.remote()
     ray.get(producer.put.remote(queue, str(tmp_path / "put"), 2000), timeout=ENOUGH_S)
     assert queue.qsize() == 2000
-    assert len(journals_of(cluster, "put-quick")) == 1
+    wait_until(lambda: len(journals_of(cluster, "put-quick")) == 1, ENOUGH_S, "the journal is there")
     queue.put("the last one")
     assert queue.get_nowait_batch(2001) == [*range(2000), "the last one"]
     queue.shutdown()
