@@ -138,7 +138,7 @@ class PlainReader:
         if wants & WANTS_VALUES:
             self._values.copied.reserve(size, max(left_bytes, self._values.copied.size // _LEAST_GROWTH))
         if wants & COPIES_KEYS:
-            self._keys.copied.reserve(size, self._keys.copied.size)
+            self._keys.copied.reserve(size, self._keys.copied.size + size)
 
     def _count(self, wants: int) -> None:
         """Count what the compiled pass has appended."""

@@ -351,3 +351,19 @@ def test_columns_that_get_more_than_they_expect_are_not_copied_for_each_batch() 
         reader.read(data, topic="orders", partition=3)
     assert reader.finish().num_rows == 40_000
     assert len(allocated) < 800
+
+
+def test_keys_are_not_copied_for_each_batch() -> None:
+    """There must be room for keys as large as the batch, which they never are."""
+    allocated: list[int] = []
+
+    def allocate(size: int) -> pa.Buffer:
+        allocated.append(size)
+        return pa.allocate_buffer(size)
+
+    data = [build_batch([Record(0, NOW, b"key", bytes(1000))] * 10, base_offset=offset) for offset in range(0, 2000, 10)]
+    reader = ColumnsReader(("key",), sum(map(len, data)), allocate)
+    for each in data:
+        reader.read(each, topic="orders", partition=3)
+    assert reader.finish().column("key").to_pylist() == [b"key"] * 2000
+    assert len(allocated) < 50
