@@ -361,7 +361,8 @@ def test_keys_are_not_copied_for_each_batch() -> None:
         allocated.append(size)
         return pa.allocate_buffer(size)
 
-    data = [build_batch([Record(0, NOW, b"key", bytes(1000))] * 10, base_offset=offset) for offset in range(0, 2000, 10)]
+    records = [Record(0, NOW, b"key", bytes(1000))] * 10
+    data = [build_batch(records, base_offset=offset) for offset in range(0, 2000, 10)]
     reader = ColumnsReader(("key",), sum(map(len, data)), allocate)
     for each in data:
         reader.read(each, topic="orders", partition=3)
