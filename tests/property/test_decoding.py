@@ -44,7 +44,7 @@ def malformed_batches(draw: st.DrawFn) -> bytes:
     changes: dict[str, Any] = {"batch_length": len(built) - 12}
     header = read_header(built)
     if draw(st.booleans()):
-        changes |= {"base_timestamp": draw(EDGES), "base_offset": max(draw(EDGES), 0)}
+        changes |= {"base_timestamp": draw(EDGES), "max_timestamp": draw(EDGES), "base_offset": max(draw(EDGES), 0)}
         changes["record_count"] = header.record_count + draw(st.sampled_from((0, 0, -1, 1, -header.record_count - 1)))
     HEADER.pack_into(built, 0, *header._replace(**changes))
     seal(built, 0, len(built))

@@ -32,7 +32,6 @@ from rayka.storage.format.batch import (
 )
 from rayka.storage.format.records import MIN_RECORD_SIZE, record_bytes
 
-_CREATE_TIME = -1
 _MAX_PLAIN_CHUNK = 1 << 20
 _MAX_JOINED_CHUNK = 1 << 19
 
@@ -215,8 +214,8 @@ def _batch_row(span: tuple[int, int], header: BatchHeader) -> tuple[int, int, in
     if not 0 <= header.record_count * MIN_RECORD_SIZE <= end - start:
         raise _corrupt(header)
     is_log_append_time = header.attributes & LOG_APPEND_TIME_FLAG
-    append_timestamp = header.max_timestamp if is_log_append_time else _CREATE_TIME
-    return start, end, header.record_count, header.base_offset, header.base_timestamp, append_timestamp
+    times = (header.max_timestamp, 0) if is_log_append_time else (header.base_timestamp, 1)
+    return start, end, header.record_count, header.base_offset, *times
 
 
 def _corrupt(header: BatchHeader) -> RaykaError:

@@ -86,7 +86,7 @@ def locate_in_batch(
             if not locate_fields(data, position, end, row, found):
                 return row, _BROKEN_BATCH
             found.offsets[row] = batch[3] + offset_delta
-            found.timestamps[row] = batch[4] + timestamp_delta if batch[5] < 0 else batch[5]
+            found.timestamps[row] = batch[4] + timestamp_delta * batch[5]
             row += 1
         position = end
     return row, SOUND if position == batch[1] else _BROKEN_BATCH
@@ -115,7 +115,7 @@ def locate(
     """Find the records of offsets from `first_offset` up to `end_offset`.
 
     `batches` has a row for each batch: start and end of its records in `data`, record count, base offset,
-    base timestamp, and the log append time or -1. `found` has room for all records; `batch_rows[i]` is set to
+    base timestamp and 1, or the log append time and 0. `found` has room for all records; `batch_rows[i]` is set to
     the row at which batch i begins. Returns the number of rows and SOUND or the index of the broken batch.
     """
     row = 0

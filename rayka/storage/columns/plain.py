@@ -44,7 +44,6 @@ _MAX_TIMESTAMP_OFFSET = 35
 _COUNT_OFFSET = 57
 _MAX_LONG = 2**63 - 1
 _MICROSECONDS = 1000
-_CREATE_TIME = -1
 _LEAST_AHEAD = 4096
 _MOST_AHEAD = 32_768
 """So many bytes ahead of the records their CRC is computed: they fit in the processor's smallest cache."""
@@ -127,9 +126,9 @@ def fill_batch(
     ):
         return NO_ROOM
     base_offset, base_timestamp = read_int64(data, position), read_int64(data, position + _BASE_TIMESTAMP_OFFSET)
-    timestamp_type, append_timestamp = 0, _CREATE_TIME
+    timestamp_type = 0
     if data[np.uint64(position + ATTRIBUTES_OFFSET + 1)] & LOG_APPEND_TIME_FLAG:
-        timestamp_type, append_timestamp = 1, read_int64(data, position + _MAX_TIMESTAMP_OFFSET)
+        timestamp_type, base_timestamp = 1, read_int64(data, position + _MAX_TIMESTAMP_OFFSET)
     crc, crc_position = begin_crc(), position + ATTRIBUTES_OFFSET
     for _ in range(record_count):
         if wants & CHECKS_CRC and crc_position < record + _LEAST_AHEAD:
@@ -175,7 +174,7 @@ def fill_batch(
         if wants & WANTS_OFFSETS:
             columns.offsets[row] = offset
         if wants & WANTS_TIMESTAMPS:
-            timestamp = base_timestamp + timestamp_delta if append_timestamp < 0 else append_timestamp
+            timestamp = base_timestamp + timestamp_delta * (1 - timestamp_type)
             columns.timestamps[row] = timestamp * _MICROSECONDS
         if wants & WANTS_TYPES:
             columns.timestamp_types[row] = timestamp_type

@@ -19,7 +19,7 @@ from rayka.storage.columns.read import END, SCHEMA, ColumnsReader, read_columns
 from rayka.storage.format.batch import HEADER, read_header, seal
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch, read_records
-from rayka.types import AbortedTransaction
+from rayka.types import AbortedTransaction, TimestampType
 
 LOGS = Path(__file__).parent / "logs"
 NOW = 1_700_000_000_000
@@ -368,3 +368,14 @@ def test_keys_are_not_copied_for_each_batch() -> None:
         reader.read(each, topic="orders", partition=3)
     assert reader.finish().column("key").to_pylist() == [b"key"] * 2000
     assert len(allocated) < 50
+
+
+@pytest.mark.parametrize("time", [-1, -(2**40), 0])
+@pytest.mark.parametrize("limit", [END, LIMIT])
+def test_a_log_append_time_before_1970_is_that_of_every_record(time: int, limit: int) -> None:
+    log = bytearray(build_batch(RECORDS, timestamp_type=TimestampType.LOG_APPEND_TIME))
+    HEADER.pack_into(log, 0, *read_header(log)._replace(max_timestamp=time))
+    seal(log, 0, len(log))
+    assert [record.timestamp for record in read_records(log)] == [time] * 3
+    read_times = read(log, columns=["timestamp"], max_bytes=limit).column("timestamp").cast(pa.int64())
+    assert read_times.to_pylist() == [time * 1000] * 3

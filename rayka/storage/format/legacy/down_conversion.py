@@ -19,7 +19,7 @@ from rayka.storage.format.legacy import lz4_framing
 from rayka.storage.format.legacy.encode import write_messages
 from rayka.storage.format.legacy.message import OVERHEAD, TIMESTAMP_SIZE, wrap
 from rayka.storage.format.records import MIN_RECORD_SIZE, record_bytes
-from rayka.types import NO_TIMESTAMP, TimestampType
+from rayka.types import TimestampType
 
 MAX_INNER_SIZE = 1 << 20
 """Bytes of the inner messages of one compressed message: old consumers fetch 1 MB unless told otherwise."""
@@ -162,9 +162,9 @@ def _locate(batches: Buffer, position: int, header: BatchHeader, fetch_offset: i
 
 
 def _times(header: BatchHeader) -> tuple[int, int]:
-    """The base timestamp, and the log append time or -1."""
+    """The base timestamp and 1, or the log append time and 0."""
     is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
-    return header.base_timestamp, header.max_timestamp if is_append_time else NO_TIMESTAMP
+    return (header.max_timestamp, 0) if is_append_time else (header.base_timestamp, 1)
 
 
 def _zstd(header: BatchHeader) -> RaykaError:
