@@ -1,4 +1,4 @@
-"""Compiles rayka/client/native_records.c when the package is built, if there is a C compiler.
+"""Compiles rayka/client/native_*.c when the package is built, if there is a C compiler.
 
     python scripts/native_build.py           compiles it into this checkout
 
@@ -23,7 +23,7 @@ except ImportError:  # this is not a build
     BuildHookInterface = object
 
 FOLDER = Path("rayka/client")
-SOURCE = FOLDER / "native_records.c"
+SOURCES = (FOLDER / "native_records.c", FOLDER / "native_rows.c")
 BINARY = FOLDER / "native_records.abi3.so"
 _TIMEOUT_S = 300
 
@@ -35,7 +35,7 @@ def compile_native(root: Path, target: Path) -> bool:
     arguments = ["-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{sysconfig.get_path('include')}"]
     try:
         subprocess.run(
-            [*compiler, *arguments, str(root / SOURCE), "-o", str(made)],
+            [*compiler, *arguments, *(str(root / source) for source in SOURCES), "-o", str(made)],
             check=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL, capture_output=True,
         )  # fmt: skip
         os.replace(made, target)

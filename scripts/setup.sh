@@ -68,7 +68,7 @@ setup_python() {
   local python stamp wanted
   python=$(find_python)
   stamp="$RAYKA_VENV/.set-up-for"
-  wanted=$(cat pyproject.toml scripts/setup.sh scripts/native_build.py rayka/client/native_records.c | sha256sum
+  wanted=$(cat pyproject.toml scripts/setup.sh scripts/native_build.py rayka/client/native_*.[ch] | sha256sum
     "$python" --version; pwd)
   PYTHON="$RAYKA_VENV/bin/python"
   export PYTHON

@@ -1,4 +1,4 @@
-"""The C code of `native_records.c`, where it was compiled. Elsewhere plain Python does the same work."""
+"""The C code of `native_*.c`, where it was compiled. Elsewhere plain Python and numba do the same work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-_INTERFACE = 1
+_INTERFACE = 2
 """What this version of rayka calls. A checkout may have code that was compiled from an earlier source."""
 
 
@@ -66,6 +66,18 @@ if TYPE_CHECKING:
         ValueError for what is not inside of them.
         """
 
+    def encode_rows(columns: tuple[Any, ...], out: memoryview, first_row: int, /) -> tuple[int, int]:
+        """Write the rows from this one on as one batch without CRC, as many as there is room for.
+
+        The columns are those of `Rows`. Other threads run meanwhile. Returns the row after the last one, and the size of the batch. Without room for
+        a single row there is no batch. Raises ValueError for a field that is not in its column.
+        """
+
+    def measure_rows(columns: tuple[Any, ...], /) -> tuple[int, int, bool]:
+        """The bytes of the largest record's key and value, those of all fields, and whether there are keys."""
+
 else:
+    encode_rows = getattr(native_records, "encode_rows", None)
+    measure_rows = getattr(native_records, "measure_rows", None)
     RecordsBuilder = getattr(native_records, "RecordsBuilder", object)
     make_records = getattr(native_records, "make_records", None)

@@ -2,23 +2,17 @@
 
 `RecordsBuilder` is a batch that is being filled: it encodes a record as soon as it is appended, behind 61 bytes for the
 header of the batch. `rayka/storage/format/records.py` describes the format. `make_records` makes the record objects of a
-fetch. Where this module is not compiled, plain Python does the same work (`rayka/client/producer/filling.py`,
-`rayka/client/consumer/located.py`).
+fetch, and `native_rows.c` encodes columns. Where this module is not compiled, plain Python does the same work
+(`rayka/client/producer/filling.py`, `rayka/client/consumer/located.py`).
 
 The thread holds the GIL throughout, and nothing here runs Python code before a change is complete. So threads can't
 disturb one another, and neither Ctrl-C nor a lack of memory leaves half a record. Only the stable ABI is used: one
 binary serves Python 3.11 and later. */
 
-#define Py_LIMITED_API 0x030B0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-#include <string.h>
+#include "native_records.h"
 #include <time.h>
 
-#define INTERFACE 1             /* to be raised with `_INTERFACE` of native.py, when what Python calls here changes */
-#define BATCH_OVERHEAD 61
-#define NULL_LENGTH 1           /* the varint of -1 */
+#define INTERFACE 2             /* to be raised with `_INTERFACE` of native.py, when what Python calls here changes */
 #define FIRST_TIMESTAMPS 16
 #define RECORD_FIELDS 8
 #define MOST_BYTES INT32_MAX    /* of a batch: its length is an int32 */
@@ -36,46 +30,6 @@ typedef struct {
     Py_ssize_t views;           /* that Python has of `bytes` */
     char is_closed, is_dropped;
 } RecordsBuilder;
-
-typedef struct {
-    const char *bytes;
-    Py_ssize_t length;          /* -1 for null */
-} Field;
-
-/* Varints */
-
-static inline uint64_t zigzag(int64_t number) { return ((uint64_t)number << 1) ^ (uint64_t)(number >> 63); }
-
-static inline int varint_size(uint64_t number)
-{
-    return (63 - __builtin_clzll(number | 1)) / 7 + 1;
-}
-
-static inline uint8_t *put_varint(uint8_t *at, uint64_t number)
-{
-    while (number > 0x7F) {
-        *at++ = (uint8_t)(number | 0x80);
-        number >>= 7;
-    }
-    *at++ = (uint8_t)number;
-    return at;
-}
-
-static inline Py_ssize_t field_size(Field field)
-{
-    return field.length < 0 ? 1 : varint_size(zigzag(field.length)) + field.length;
-}
-
-static inline uint8_t *put_field(uint8_t *at, Field field)
-{
-    if (field.length < 0) {
-        *at++ = NULL_LENGTH;
-        return at;
-    }
-    at = put_varint(at, zigzag(field.length));
-    memcpy(at, field.bytes, (size_t)field.length);
-    return at + field.length;
-}
 
 /* Bytes or None; false for anything else. */
 static inline int read_field(PyObject *given, Field *field)
@@ -451,6 +405,8 @@ static PyObject *make_records(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef functions[] = {
     {"make_records", make_records, METH_VARARGS, NULL},
+    {"measure_rows", measure_rows, METH_VARARGS, NULL},
+    {"encode_rows", encode_rows, METH_VARARGS, NULL},
     {NULL},
 };
 

@@ -15,8 +15,11 @@ WAYS_TO_DECODE = [PLAIN, LOCATED] if native_records is None else [PLAIN, LOCATED
 
 
 def fill_by(way: str, patch: pytest.MonkeyPatch) -> None:
-    """Producers fill batches in this way."""
+    """Producers fill batches, and encode columns, in this way."""
+    from rayka.client.producer import row_batches  # only now: it needs numpy
+
     patch.setattr(filling, "is_native", way == NATIVE)
+    patch.setattr(row_batches, "is_native", way == NATIVE)
 
 
 def decode_by(way: str, patch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rayka.client.native import encode_rows, measure_rows, native_records
 from rayka.client.producer.key_hashes import choose_by_keys
 from rayka.client.producer.lists import ROW_OVERHEAD
 from rayka.client.producer.partitioner import Partitioner
@@ -18,11 +19,14 @@ from rayka.client.producer.route import Route
 from rayka.client.settings import ProducerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.decode import Longs
-from rayka.storage.columns.rows import Rows, write_rows
-from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
+from rayka.storage.columns.rows import Rows, room_for, write_rows
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, seal
+from rayka.storage.format.compression import Codec
 
 BATCH_BYTES = 1 << 20
 _MAX_CHUNK_BATCHES = 8
+is_native = native_records is not None
+"""Whether C code encodes what is not compressed; else numba does."""
 
 
 class EncodedBatch(NamedTuple):
@@ -48,10 +52,16 @@ class RowEncoder:
         self._config = config
         self._partitioner = partitioner
         self._limit = min(route.max_batch_size, BATCH_BYTES)
+        self._is_native = is_native and config.codec is Codec.NONE
 
     def chunk_bytes(self, is_together: bool) -> int:
-        """How much is encoded at a time: a batch, or one for each partition where the rows do not stay together."""
-        return self._limit * (1 if is_together else min(self._route.partition_count, _MAX_CHUNK_BATCHES))
+        """How much is handled at a time: so many batches, one for each partition where the rows do not stay together.
+
+        Of rows that do, numba encodes one batch at a time, so that it is still in the processor's cache for the CRC.
+        """
+        if is_together:
+            return self._limit * (_MAX_CHUNK_BATCHES if self._is_native else 1)
+        return self._limit * min(self._route.partition_count, _MAX_CHUNK_BATCHES)
 
     def encode(self, rows: Rows, partitions: Longs | int | None = None) -> Iterator[EncodedBatch]:
         """The batches of these rows.
@@ -59,8 +69,14 @@ class RowEncoder:
         `partitions` is one for all or has that of each row, -1 where the key or the partitioner chooses.
         Raises MESSAGE_TOO_LARGE before the first batch.
         """
+        if self._is_native:
+            largest, total, has_keys = measure_rows(rows)
+            self._require_fits(largest)
+            if isinstance(partitions, int) or (partitions is None and not has_keys and self._partitioner is None):
+                yield from self._write_natively(partitions, rows, rows.most_bytes(total))
+                return
         sizes = rows.sizes()
-        self._require_fits(sizes)
+        self._require_fits(int(sizes.max(initial=0)))
         has_keys = self._partitioner is not None or bool((rows.keys.lengths >= 0).any())
         is_together = isinstance(partitions, int) or (partitions is None and not has_keys)
         for start, end in _chunks(sizes, self.chunk_bytes(is_together)):
@@ -79,7 +95,30 @@ class RowEncoder:
         for partition, numbers in _by_partition(chosen):
             yield from self._write(partition, rows if numbers is None else rows.take(numbers))
 
+    def _write_natively(self, partition: int | None, rows: Rows, left: int) -> Iterator[EncodedBatch]:
+        """Batches that are as full as possible, for one partition, or each for one without a key.
+
+        The records take at most `left` bytes.
+        """
+        row, count = 0, len(rows.timestamps)
+        while row < count:
+            buffer: bytearray | memoryview
+            buffer = room_for(min(self._limit, RECORD_BATCH_OVERHEAD + left), self._take_memory)
+            end, size = encode_rows(rows, buffer, row)
+            if end > row:
+                buffer = buffer[:size]
+                seal(buffer, 0, size)
+            else:  # a record that is larger than a batch
+                end = row + 1
+                ((buffer, _),) = write_rows(rows.slice(row, end), max_batch_size=self._limit)
+            chosen = self._route.choose(None, len(buffer), None, None) if partition is None else partition
+            yield EncodedBatch(chosen, buffer, end - row)
+            left -= len(buffer) - RECORD_BATCH_OVERHEAD
+            row = end
+
     def _write(self, partition: int, rows: Rows) -> Iterator[EncodedBatch]:
+        if self._is_native:
+            return self._write_natively(partition, rows, rows.max_bytes())
         config = self._config
         written = write_rows(
             rows,
@@ -105,8 +144,8 @@ class RowEncoder:
         for number in np.unique(batches).tolist():
             chosen[left[batches == number]] = self._route.choose(None, self._limit, None, None)
 
-    def _require_fits(self, sizes: Longs) -> None:
-        largest = int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD
+    def _require_fits(self, largest: int) -> None:
+        largest += RECORD_BATCH_OVERHEAD
         if largest > self._route.max_batch_size:
             limit = f"topic {self._route.topic} has max.message.bytes={self._route.max_batch_size}"
             raise RaykaError(

@@ -6,6 +6,7 @@ put in another order by their positions, without copying their bytes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, cast
 
@@ -26,6 +27,7 @@ NO_FIELDS = Fields(NO_BYTES, np.empty(0, np.int64), np.empty(0, np.int64))
 _NS = 1_000_000
 _encode_briefly = cast(CompiledFunction, encode).run_briefly
 _MAX_LONG = 2**63 - 1
+_CONSTANT_ROWS = 1 << 17
 
 TakeMemory = Callable[[int], memoryview | None]
 """Gives memory of a size to write a batch to, or None."""
@@ -98,7 +100,11 @@ class Rows(NamedTuple):
         first, last = int(self.header_rows[0]), int(self.header_rows[-1])
         of_headers = _slice(self.header_keys, first, last), _slice(self.header_values, first, last)
         content = sum(int(np.maximum(each.lengths, 0).sum()) for each in (self.keys, self.values, *of_headers))
-        rows, headers = len(self.timestamps), last - first
+        return self.most_bytes(content)
+
+    def most_bytes(self, content: int) -> int:
+        """As `max_bytes`, where the fields have so many bytes."""
+        rows, headers = len(self.timestamps), int(self.header_rows[-1] - self.header_rows[0])
         return content + rows * MAX_RECORD_OVERHEAD + headers * MAX_HEADER_OVERHEAD
 
 
@@ -124,8 +130,20 @@ def _joined(given: Sequence[bytes | None]) -> Fields:
 
 
 def nulls(rows: int) -> Fields:
-    """A column of nulls."""
-    return Fields(NO_BYTES, np.zeros(rows, np.int64), np.full(rows, -1, np.int64))
+    """A column of nulls, which must not be changed."""
+    return Fields(NO_BYTES, constant(0, rows), constant(-1, rows))
+
+
+def constant(number: int, rows: int) -> Longs:
+    """An array of the same number, which must not be changed; one that is not too long is made only once."""
+    return _constants(number)[:rows] if rows <= _CONSTANT_ROWS else np.full(rows, number, np.int64)
+
+
+@functools.cache
+def _constants(number: int) -> Longs:
+    made = np.full(_CONSTANT_ROWS, number, np.int64)
+    made.flags.writeable = False
+    return made
 
 
 def rows_of(
@@ -136,8 +154,9 @@ def rows_of(
 ) -> Rows:
     """Records of lists. Raises TypeError where values and keys are not bytes."""
     count = len(values)
-    header_rows, header_keys, header_values = np.zeros(count + 1, np.int64), NO_FIELDS, NO_FIELDS
+    header_rows, header_keys, header_values = constant(0, count + 1), NO_FIELDS, NO_FIELDS
     if headers is not None and any(headers):
+        header_rows = np.zeros(count + 1, np.int64)
         np.cumsum(np.fromiter(map(len, headers), np.int64, count), out=header_rows[1:])
         pairs = [pair for of_record in headers for pair in of_record]
         header_keys = fields_of([key.encode("utf-8", HEADER_KEY_ERRORS) for key, _ in pairs])
@@ -179,7 +198,7 @@ def unsealed_batches(
     """As `write_rows`, before headers and compression. `is_brief`: no other thread runs while these few are encoded."""
     size, count = rows.max_bytes(), len(rows.timestamps)
     max_batches = min(count, 2 * size // max(max_batch_size - RECORD_BATCH_OVERHEAD, 1) + 1)
-    written = _room(size + max_batches * RECORD_BATCH_OVERHEAD, take_memory)
+    written = room_for(size + max_batches * RECORD_BATCH_OVERHEAD, take_memory)
     out, batches = np.frombuffer(written, np.uint8), np.empty((max_batches, 5), np.int64)
     run = _encode_briefly if is_brief else encode
     for start, end, first_row, record_count, max_timestamp in batches[
@@ -207,13 +226,14 @@ def encode_lists(
     all_keys = [*keys, *[None] * (count - len(keys))] if keys else None
     all_headers = [*headers, *[()] * (count - len(headers))] if headers else None
     rows = rows_of(values, all_keys, all_headers, timestamps)
-    written = _room(rows.max_bytes() + RECORD_BATCH_OVERHEAD, take_memory)
+    written = room_for(rows.max_bytes() + RECORD_BATCH_OVERHEAD, take_memory)
     batches = np.empty((1, 5), np.int64)
     _encode_briefly(*rows, _MAX_LONG, np.frombuffer(written, np.uint8), batches, np.empty(count, np.int64))
     return written[: int(batches[0, 1])]
 
 
-def _room(size: int, take_memory: TakeMemory | None) -> memoryview:
+def room_for(size: int, take_memory: TakeMemory | None) -> memoryview:
+    """Memory of `size` bytes, from `take_memory` if that has some."""
     taken = None if take_memory is None else take_memory(size)
     return memoryview(np.empty(size, np.uint8)) if taken is None else taken  # type: ignore[arg-type]
 

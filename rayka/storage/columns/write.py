@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.decode import Bytes, Longs
 from rayka.storage.columns.encode import Fields
-from rayka.storage.columns.rows import NO_BYTES, NO_FIELDS, Rows, nulls
+from rayka.storage.columns.rows import NO_BYTES, NO_FIELDS, Rows, constant, nulls
 
 
 def rows_of_columns(part: pa.RecordBatch, now_ms: int) -> Rows:
@@ -51,7 +51,7 @@ def binary_fields(name: str, array: pa.Array) -> Fields:
 def _headers(part: pa.RecordBatch) -> tuple[Longs, Fields, Fields]:
     """The row of the first header of each record (and one more), and the keys and values of all headers."""
     if "headers" not in part.schema.names or part.column("headers").null_count == part.num_rows:
-        return np.zeros(part.num_rows + 1, np.int64), NO_FIELDS, NO_FIELDS
+        return constant(0, part.num_rows + 1), NO_FIELDS, NO_FIELDS
     column = part.column("headers")
     try:
         headers = column.flatten()

@@ -16,6 +16,7 @@ from rayka.client.producer.partitioner import key_partition
 from rayka.errors import ErrorCode, RaykaError
 from tests.unit.client.reading import read_all
 
+pytestmark = pytest.mark.usefixtures("way_to_fill")
 PARTITIONS = 5
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
