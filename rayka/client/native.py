@@ -69,8 +69,9 @@ if TYPE_CHECKING:
     def encode_rows(columns: tuple[Any, ...], out: memoryview, first_row: int, /) -> tuple[int, int]:
         """Write the rows from this one on as one batch without CRC, as many as there is room for.
 
-        The columns are those of `Rows`. Other threads run meanwhile. Returns the row after the last one, and the size of the batch. Without room for
-        a single row there is no batch. Raises ValueError for a field that is not in its column.
+        The columns are those of `Rows`. Other threads run meanwhile. Returns the row after the last one, and the size
+        of the batch. Without room for a single row there is no batch. Raises ValueError for a field that is not in its
+        column.
         """
 
     def measure_rows(columns: tuple[Any, ...], /) -> tuple[int, int, bool]:

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from rayka.errors import ErrorCode, RaykaError
 
 FILE_BYTES = 40 << 20
-"""Room for as many batches as the default `buffer_memory`, 32 MB, holds: one of a megabyte takes nine units."""
+"""Room for as many batches as the default `buffer_memory`, 32 MB, holds: one of a megabyte takes up to nine units."""
 MOST_REQUEST_BYTES = 16 << 20
 """The most that one request may have in shared memory: so much the leader keeps for its copy."""
 _UNIT_BYTES = 128 << 10
