@@ -22,7 +22,7 @@ _SHARED_MB = 32
 """As much as a producer's default `buffer_memory`."""
 _FILES = 4
 _ROUNDS = 3
-_TOUCHED_BYTES = 5 << 30
+TOUCHED_BYTES = 5 << 30
 
 
 def touch(size: int) -> None:
@@ -38,7 +38,7 @@ def rates(directory: Path) -> str:
     "produce" is one process that copies into memory that it shares with another one, which writes that to files.
     "poll" is one thread that reads a file 1 MB at a time, and copies each to its place. No client can do less.
     """
-    touch(_TOUCHED_BYTES)
+    touch(TOUCHED_BYTES)
     source, target = memoryview(os.urandom(_FILE_MB * MB)), memoryview(bytearray(_FILE_MB * MB))
     parts, buffer = [slice(start, start + MB) for start in range(0, len(source), MB)], memoryview(bytearray(MB))
     path = directory / "machine"
