@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rayka.client.consumer.consumer import AsyncConsumer
-from rayka.client.consumer.pending import Polled, unread
+from rayka.client.consumer.pending import Polled
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.loop import Closing, LoopThread, Shell, blocking, blocking_close
@@ -74,8 +74,7 @@ class Consumer(Shell[AsyncConsumer], Closing):
         try:
             return self._core.table_of(polled, columns)
         except BaseException:
-            for partition, position in unread(polled):
-                self.seek(partition, position)
+            self._loop.run(self._core.give_back(polled))
             raise
 
     seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)

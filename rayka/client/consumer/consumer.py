@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.offsets import look_up
 from rayka.client.consumer.pending import PendingRecords, Polled, unread
-from rayka.client.consumer.positions import AssignedPartition
+from rayka.client.consumer.positions import AssignedPartition, require_topic_partition
 from rayka.client.consumer.read_buffers import TableBuffers
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
@@ -116,9 +116,13 @@ class AsyncConsumer(AsyncClosing):
         try:
             return await asyncio.to_thread(self.table_of, polled, columns)
         except BaseException:
-            for partition, position in unread(polled):
-                await self.seek(partition, position)
+            await self.give_back(polled)
             raise
+
+    @at_home
+    async def give_back(self, polled: Mapping[TopicPartition, list[RecordBatches]]) -> None:
+        """Return batches that nobody has received to the fetcher, of partitions that are still assigned."""
+        self._return({each: offset for each, offset in unread(polled).items() if each in self._fetcher.partitions})
 
     @at_home
     async def seek(self, partition: tuple[str, int], offset: int) -> None:
@@ -366,13 +370,13 @@ class AsyncConsumer(AsyncClosing):
         return [self._state(partition) for partition in partitions]
 
     def _state(self, partition: tuple[str, int]) -> AssignedPartition:
-        state = self._fetcher.partitions.get(_topic_partition(partition))
+        state = self._fetcher.partitions.get(require_topic_partition(partition))
         if state is None:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"partition {partition!r} is not assigned to this consumer")
         return state
 
     def _require_valid(self, partition: tuple[str, int]) -> TopicPartition:
-        topic_partition = _topic_partition(partition)
+        topic_partition = require_topic_partition(partition)
         topic = self._broker.image.topics.get(topic_partition.topic)
         if topic is not None and not 0 <= topic_partition.partition < len(topic.partitions):
             raise RaykaError(
@@ -389,10 +393,3 @@ class AsyncConsumer(AsyncClosing):
     def _require_open(self) -> None:
         if self._is_closed:
             raise RaykaError(ErrorCode.INVALID_REQUEST, "The consumer is closed")
-
-
-def _topic_partition(partition: tuple[str, int]) -> TopicPartition:
-    match partition:
-        case (str(), int()):
-            return TopicPartition(*partition)
-    raise RaykaError(ErrorCode.INVALID_REQUEST, f"a partition is TopicPartition(topic, number), not {partition!r}")

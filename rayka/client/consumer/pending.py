@@ -136,6 +136,6 @@ class PendingRecords:
         self.polled.clear()
 
 
-def unread(polled: Mapping[TopicPartition, list[RecordBatches]]) -> list[tuple[TopicPartition, int]]:
+def unread(polled: Mapping[TopicPartition, list[RecordBatches]]) -> dict[TopicPartition, int]:
     """The position of each partition before its batches were taken."""
-    return [(partition, batches[0].position) for partition, batches in polled.items()]
+    return {partition: batches[0].position for partition, batches in polled.items()}

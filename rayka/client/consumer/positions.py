@@ -7,7 +7,7 @@ from collections import deque
 
 from rayka.client.consumer.records import CompletedFetch, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
-from rayka.errors import RaykaError
+from rayka.errors import ErrorCode, RaykaError
 from rayka.types import NO_OFFSET, OffsetSpec, TopicPartition
 
 
@@ -121,3 +121,11 @@ class AssignedPartition:
             done = self.completed_fetches.popleft()
             self.buffered_bytes -= done.size
             self.position = done.next_offset
+
+
+def require_topic_partition(partition: tuple[str, int]) -> TopicPartition:
+    """What a program gave for a partition. Raises INVALID_REQUEST for anything else."""
+    match partition:
+        case (str(), int()):
+            return TopicPartition(*partition)
+    raise RaykaError(ErrorCode.INVALID_REQUEST, f"a partition is TopicPartition(topic, number), not {partition!r}")

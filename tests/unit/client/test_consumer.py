@@ -176,6 +176,37 @@ def test_records_come_again_when_no_table_was_made_of_them(cluster: Cluster, mon
     assert asyncio.run(asyncio.wait_for(in_asyncio(), 60)) == [0, 1, 2]
 
 
+def test_other_partitions_lose_nothing_if_one_is_given_up_while_a_table_is_made(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another task may assign partitions meanwhile."""
+    given_up, kept = TopicPartition("given-up", 0), TopicPartition("kept", 0)
+    for topic, _ in (given_up, kept):
+        fill(cluster, 3, topic)
+
+    async def run() -> list[int]:
+        async with cluster.async_consumer(auto_offset_reset="earliest") as consumer:
+
+            def give_up_and_fail(polled: dict[TopicPartition, object], *_: Any) -> None:
+                asyncio.run(consumer.assign([kept]))
+                raise MemoryError(f"{[*polled]}")
+
+            await consumer.assign([given_up, kept])
+            partitions = consumer._fetcher.partitions
+
+            def are_fetched() -> bool:
+                return all(each.completed_fetches for each in partitions.values())
+
+            await asyncio.to_thread(wait_until, are_fetched, 30, "both partitions are fetched")
+            with monkeypatch.context() as patched:
+                patched.setattr(tables, "table_of", give_up_and_fail)
+                with pytest.raises(MemoryError, match=r"given-up.*kept"):
+                    await consumer.poll_table(30_000)
+            return (await consumer.poll_table(30_000))["offset"].to_pylist()
+
+    assert asyncio.run(asyncio.wait_for(run(), 60)) == [0, 1, 2]
+
+
 class InterruptedSource(MadeRecords):
     """Records that are made two at a time; an interrupt comes before the third one is."""
 
