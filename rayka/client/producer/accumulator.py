@@ -219,6 +219,7 @@ class Accumulator:
         timestamp: int,
         size: int,
         max_batch_size: int,
+        transaction: int | None,
     ) -> tuple[RecordFuture, bool] | None:
         """Add a record to the batch that is filling; None if there is no memory.
 
@@ -227,7 +228,7 @@ class Accumulator:
         """
         with self._lock:
             if self._check is not None:
-                self._check(None)
+                self._check(transaction)
             if self._used >= self._limit:
                 return None
             batch, is_news = queue.filling, False

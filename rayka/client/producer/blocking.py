@@ -51,14 +51,15 @@ class Producer(Shell[AsyncProducer], Closing):
                         return RecordFuture(batch, index)
         return self._send(topic, value, key, headers, partition, timestamp_ms)
 
-    def _send(self, topic: str, *fields: Any) -> RecordFuture:
+    def _send(self, topic: str, *its_fields: Any) -> RecordFuture:
+        fields = *its_fields, self._core.transaction_number
         try:
             future = self._core.try_send(topic, *fields)
         except BaseException:
             self._loop.call_soon(self._core.look_again)
             raise
         if future is None:
-            future = self._loop.run(self._core.send(topic, *fields))
+            future = self._loop.run(self._core.send_when_possible(topic, *fields))
         return future
 
     def send_batch(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> list[BatchFuture]:

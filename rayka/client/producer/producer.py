@@ -83,13 +83,12 @@ class AsyncProducer(AsyncClosing):
         Waits for at most `max_block_ms` until the topic is created and the buffer has room. Raises RaykaError:
         UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, `BufferFull`, INVALID_REQUEST for a bad argument.
         """
-        future = self.try_send(topic, value, key, headers, partition, timestamp_ms)
-        if future is None:
-            future = await self._send_when_possible(topic, value, key, headers, partition, timestamp_ms)
-        return future
+        fields = value, key, headers, partition, timestamp_ms, self.transaction_number
+        return self.try_send(topic, *fields) or await self.send_when_possible(topic, *fields)
 
     @at_home
-    async def _send_when_possible(self, topic: str, *fields: Any) -> RecordFuture:
+    async def send_when_possible(self, topic: str, *fields: Any) -> RecordFuture:
+        """What `try_send` could not send at once."""
         await self.ready(topic)
         deadline_s = time.monotonic() + self.config.max_block_ms / 1000
         while (future := self.try_send(topic, *fields)) is None:
@@ -104,8 +103,9 @@ class AsyncProducer(AsyncClosing):
         headers: HeadersLike = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        transaction: int | None = None,
     ) -> RecordFuture | None:
-        """Send one record if that is possible without waiting, else None. From any thread; errors as `send`."""
+        """Send one record, in this transaction, if no wait is needed, else None. From any thread; errors as `send`."""
         route = self._routes.get(topic)
         if route is None:
             return None
@@ -119,10 +119,11 @@ class AsyncProducer(AsyncClosing):
         if headers:
             pairs = headers_of(headers)
             size = max_record_size(key, value, pairs)
-        if size > route.max_batch_size - RECORD_BATCH_OVERHEAD:
+        limit = route.max_batch_size
+        if size > limit - RECORD_BATCH_OVERHEAD:
             require_fits(route, key, value, pairs)
         queue = route.queues[route.choose(key, size, partition, self._partitioner)]
-        appended = self._accumulator.append(queue, key, value, pairs, timestamp_ms, size, route.max_batch_size)
+        appended = self._accumulator.append(queue, key, value, pairs, timestamp_ms, size, limit, transaction)
         if appended is None:
             return None
         future, is_news = appended
@@ -376,6 +377,11 @@ class AsyncProducer(AsyncClosing):
     def has_open_transaction(self) -> bool:
         """Whether a transaction was begun and neither committed nor aborted."""
         return self._transactions is not None and self._transactions.is_open
+
+    @property
+    def transaction_number(self) -> int | None:
+        """That of the transaction that was begun last."""
+        return None if self._transactions is None else self._transactions.number
 
     @property
     def _its_transactions(self) -> Transactions:

@@ -577,6 +577,32 @@ def test_a_record_whose_transaction_ends_while_it_is_being_sent_is_refused(clust
     assert values(cluster, "events") == committed(cluster) == [b"a", b"b"]
 
 
+def test_a_record_is_never_part_of_a_transaction_that_began_after_its_send(cluster: Cluster) -> None:
+    """Another thread may end the transaction and begin the next one while the partition is chosen."""
+    cluster.admin().create_topic("events")
+    ends: list[Callable[[], None]] = []
+
+    def choose(*_: object) -> int:
+        while ends:
+            ends.pop()()
+        return 0
+
+    def end() -> None:
+        producer.commit_transaction()
+        producer.begin_transaction()
+
+    with cluster.producer(transactional_id="t", partitioner=choose) as producer:
+        producer.begin_transaction()
+        producer.send("events", b"a").get(30)
+        ends.append(end)
+        with pytest.raises(RaykaError, match="has ended") as late:
+            producer.send("events", b"late")
+        assert refused(late) is ErrorCode.INVALID_TXN_STATE
+        producer.send("events", b"b")
+        producer.commit_transaction()
+    assert values(cluster, "events") == committed(cluster) == [b"a", b"b"]
+
+
 LARGE = b"x" * 600_000
 """A batch has room for one."""
 CALLS: dict[str, Callable[[Producer, Callable[[], None]], object]] = {
