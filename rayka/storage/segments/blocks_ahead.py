@@ -6,9 +6,9 @@ there is nothing to reserve: a write of 1 MB takes 30 % less time. So a log that
 the blocks for as many more bytes with one call. The file is no longer for that: readers and recovery do not notice.
 
 A log has such blocks only while it grows fast, so that many logs together have no more of them than they got bytes in
-`IDLE_MS`. A roll, a clean stop and a truncation give back those that were not needed; the upkeep does it for a log that
-became slow. After a crash a log keeps its blocks, at most `STEP_BYTES`, until the next roll or clean stop. Where the
-system has too few, the log keeps none of them, and appends do without.
+`IDLE_MS`. The flush after a roll, a clean stop and a truncation give back those that were not needed; the upkeep does
+it for a log that became slow. After a crash a log keeps its blocks, at most `STEP_BYTES`, until the next roll or clean
+stop. Where the system has too few, the log keeps none of them, and appends do without.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BlocksAhead:
         self._are_there = False
 
     def begin_segment(self) -> None:
-        """The log has another active segment; the one before has given its blocks back."""
+        """The log has another active segment; the one before gives its blocks back when it is flushed."""
         self.due_size = 0
         self._are_there = False
 

@@ -86,6 +86,7 @@ class Segment:
         """Whether the next append has to read or to write the indexes first, since it can't fail behind its write."""
         self._is_preallocated = True
         """Whether the file may have bytes or blocks behind the batches; not known of a file of before."""
+        self._has_blocks_ahead = False
 
     def _sibling(self, suffix: str) -> str:
         return self.path.removesuffix(LOG_SUFFIX) + suffix
@@ -234,17 +235,23 @@ class Segment:
         except OSError:
             self._restore(descriptor)
             raise
-        self._is_preallocated |= is_done
+        self._has_blocks_ahead |= is_done
         return is_done
 
     def cut_to_batches(self) -> None:
         """Give back what the file has behind its batches, bytes or blocks. Raises OSError."""
         self._files.truncate(self.descriptor(), self.size)
+        self._has_blocks_ahead = False
 
     def freeze(self) -> None:
-        """Free the memory of the indexes, and close the descriptor."""
+        """Free the memory of the indexes, give back blocks, and close the descriptor.
+
+        The batches are on the device by now: as long as the last page is written to it, a cut waits.
+        """
         if self._is_released:
             return
+        if self._has_blocks_ahead:
+            self.cut_to_batches()
         self.offset_index.freeze()
         self.time_index.freeze()
         self.transaction_index.freeze()

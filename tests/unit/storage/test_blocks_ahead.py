@@ -83,15 +83,19 @@ def test_no_blocks_are_set_aside_behind_the_end_of_a_segment(tmp_path: Path) -> 
     assert max(files.ends) <= segment_bytes
 
 
-def test_a_roll_gives_back_what_was_not_needed(tmp_path: Path) -> None:
+def test_the_flush_after_a_roll_gives_back_what_was_not_needed(tmp_path: Path) -> None:
+    """The roll itself would wait while the segment is written to the device, and so would all appends."""
     files = NotedFiles()
     log = open_large(tmp_path, files)
     grow(log, 2 * STEP_BYTES)
     size = log.size
     log.roll(NOW_MS)
+    assert files.cuts == []
+    log.flush()
     assert files.cuts == [size]
     append(log, VALUE)
     log.roll(NOW_MS)
+    log.flush()
     assert files.cuts == [size, log.segments[1].size], "a log that was fast is fast in its next segment too"
 
 
