@@ -327,6 +327,7 @@ def start(place: str, name: str, *arguments: Any) -> subprocess.Popen[str]:
 
 def run(broker: Rayka, name: str, place: str, topic: str, size: int, count: int) -> Figures:
     """One load in a process of its own; `cpu` is for a million records, with the broker's."""
+    os.sync()  # no measure pays for what the one before it left to be written
     where = address_of(broker) if name.startswith("ours") else broker.bootstrap
     before_s = cpu_s(broker.own())
     with start(place, name, where, topic, size, count) as process:
@@ -349,7 +350,6 @@ def compare(broker: Rayka, what: str, size: int, rounds: int, times: int, place:
     load.create_topic(broker.bootstrap, topic, PARTITIONS)
     if what in READS:
         load.produce_on(broker.bootstrap, topic, size, 3600, max_records=count)
-    os.sync()  # no measure pays for what the one before it left to be written
     for _ in range(1 + rounds):
         for name, figures in zip(PAIRS[what], seen, strict=True):
             figures.append(run(broker, name, place, topic, size, count))
