@@ -24,7 +24,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -272,17 +271,19 @@ ELSEWHERE = "elsewhere"
 """A Ray resource that only the second node has."""
 
 
-def touched(name: str, address: str, topic: str, size: int, count: int) -> Figures:
-    """One load. If it writes, the machine has memory in its hands."""
-    if name.removeprefix("ours_").removeprefix("theirs_") not in (*READS, "one"):
-        machine.touch(TOUCHED_BYTES)
-    load_of: Callable[..., Figures] = globals()[name]
-    return load_of(address, topic, size, count)
-
-
 def work_in(place: str, name: str, address: str, *arguments: Any) -> Figures:
-    """One load in this program, or in a Ray task or actor that it starts, the actor maybe on a second node."""
-    load_of = partial(touched, name)
+    """One load in this program, or in a Ray task or actor that it starts, the actor maybe on a second node.
+
+    If it writes, the machine has memory in its hands.
+    """
+    measured: Callable[..., Figures] = globals()[name]
+    is_writer = name.removeprefix("ours_").removeprefix("theirs_") not in (*READS, "one")
+
+    def load_of(address: str, *arguments: Any) -> Figures:
+        if is_writer:
+            machine.touch(TOUCHED_BYTES)
+        return measured(address, *arguments)
+
     if place == "driver" or name.startswith("theirs"):
         return load_of(address, *arguments)
     import ray
