@@ -555,17 +555,23 @@ def test_a_record_that_was_not_sent_in_time_lets_the_transaction_only_be_aborted
     assert committed(cluster) == [b"after"]
 
 
+def partitioner_that_calls(calls: list[Callable[[], None]]) -> Callable[..., int]:
+    """One that makes these calls, each once, and chooses partition 0."""
+
+    def choose(*_: object) -> int:
+        while calls:
+            calls.pop()()
+        return 0
+
+    return choose
+
+
 def test_a_record_whose_transaction_ends_while_it_is_being_sent_is_refused(cluster: Cluster) -> None:
     """Another thread may end it at any moment. The record would be sent in no transaction, or in the next one."""
     cluster.admin().create_topic("events")
     ends: list[Callable[[], None]] = []
 
-    def choose(*_: object) -> int:
-        while ends:
-            ends.pop()()
-        return 0
-
-    with cluster.producer(transactional_id="t", partitioner=choose) as producer:
+    with cluster.producer(transactional_id="t", partitioner=partitioner_that_calls(ends)) as producer:
         producer.begin_transaction()
         producer.send("events", b"a").get(30)
         ends.append(producer.commit_transaction)
@@ -582,16 +588,11 @@ def test_a_record_is_never_part_of_a_transaction_that_began_after_its_send(clust
     cluster.admin().create_topic("events")
     ends: list[Callable[[], None]] = []
 
-    def choose(*_: object) -> int:
-        while ends:
-            ends.pop()()
-        return 0
-
     def end() -> None:
         producer.commit_transaction()
         producer.begin_transaction()
 
-    with cluster.producer(transactional_id="t", partitioner=choose) as producer:
+    with cluster.producer(transactional_id="t", partitioner=partitioner_that_calls(ends)) as producer:
         producer.begin_transaction()
         producer.send("events", b"a").get(30)
         ends.append(end)
