@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from rayka.storage.cleaner.big_endian import read_int32, read_int64, write_int32, write_int64
 from rayka.storage.cleaner.record_rows import (
     DELETE_RETENTION_MS,
     FIRST_DIRTY,
@@ -27,6 +26,7 @@ from rayka.storage.cleaner.record_rows import (
     write_moved_records,
     write_records,
 )
+from rayka.storage.columns.big_endian import read_int32, read_int64, write_int32, write_int64
 from rayka.storage.columns.compiled import compiled
 from rayka.storage.columns.crc import crc32c
 from rayka.storage.columns.decode import Bytes, Longs

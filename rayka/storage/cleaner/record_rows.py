@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rayka.storage.cleaner.big_endian import read_int32, read_int64
 from rayka.storage.cleaner.hashing import Words, siphash
 from rayka.storage.cleaner.offset_map import Table, last_offset_of, put
+from rayka.storage.columns.big_endian import read_int32, read_int64
 from rayka.storage.columns.compiled import compiled
 from rayka.storage.columns.decode import Bytes, Longs, read_length, read_varint
 from rayka.storage.columns.encode import varint_size, write_varint

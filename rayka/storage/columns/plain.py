@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rayka.storage.columns.big_endian import read_int32, read_int64
 from rayka.storage.columns.compiled import compiled
 from rayka.storage.columns.crc import add_blocks, begin_crc, end_crc, end_of_blocks
 from rayka.storage.columns.decode import Bytes, Ints, Longs, read_length, read_varint
@@ -197,23 +198,3 @@ def copy_field(data: Bytes, position: int, length: int, copied: Bytes, end: int)
     target: Any = np.uint64(end)
     for i in range(np.uint64(max(length, 0))):
         copied[target + i] = data[source + i]
-
-
-@compiled
-def read_int32(data: Bytes, position: int) -> int:
-    """The big-endian number there."""
-    at: Any = np.uint64(position)
-    number: Any = np.uint32(0)
-    for i in range(np.uint64(4)):
-        number = np.uint32(number << np.uint32(8)) | np.uint32(data[at + i])
-    return int(np.int32(number))
-
-
-@compiled
-def read_int64(data: Bytes, position: int) -> int:
-    """The big-endian number there."""
-    at: Any = np.uint64(position)
-    number: Any = np.uint64(0)
-    for i in range(np.uint64(8)):
-        number = (number << np.uint64(8)) | np.uint64(data[at + i])
-    return int(np.int64(number))
