@@ -6,10 +6,7 @@ raised in here: a broken format is a return value.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from rayka.storage.columns.big_endian import read_int32, read_int64
 from rayka.storage.columns.compiled import compiled
 from rayka.storage.columns.decode import Bytes, Longs
 from rayka.storage.format.legacy.checksum import crc32
@@ -24,25 +21,6 @@ WRONG_CRC = 2
 
 _HIGHEST_MAGIC = 1
 _MIN_SIZE = 14
-_SIGN_32 = 1 << 31
-
-
-@compiled
-def read_int32(data: Bytes, position: int) -> int:
-    """The big-endian int32 at `position`."""
-    value: Any = np.int64(0)
-    for i in range(4):
-        value = (value << 8) | np.int64(data[position + i])
-    return int((value ^ _SIGN_32) - _SIGN_32)
-
-
-@compiled
-def read_int64(data: Bytes, position: int) -> int:
-    """The big-endian int64 at `position`."""
-    value: Any = np.int64(0)
-    for i in range(8):
-        value = (value << 8) | np.int64(data[position + i])
-    return int(value)
 
 
 @compiled
