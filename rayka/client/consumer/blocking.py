@@ -70,7 +70,7 @@ class Consumer(Shell[AsyncConsumer], Closing):
 
     def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """As `AsyncConsumer.poll_table`; the calling thread decodes."""
-        polled = self.poll_batches(timeout_ms)
+        polled = self._deliver(self._core.taking_table, timeout_ms) or {}
         try:
             return self._core.table_of(polled, columns)
         except BaseException:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _CALL_TIMEOUT_MS = 30_000
 _QUICK_S = 0.1
+_TABLE_BYTES = 8 << 20
+"""A table gets no more fetches than make so much: while it is decoded, the next ones are read."""
 
 T = TypeVar("T")
 Fetched = TypeVar("Fetched", bound=Mapping[TopicPartition, Any])
@@ -106,13 +108,15 @@ class AsyncConsumer(AsyncClosing):
         return batches or {}
 
     async def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return all prefetched records as a table, without a Python object for each; the table may be empty.
+        """Return prefetched records as a table, without a Python object for each; the table may be empty.
 
+        All records of a fetch come at once, and those of further fetches until the table has about 8 MB.
         The columns are key, value, topic, partition, offset, timestamp, timestampType and headers, or those named in
         `columns`. The rows of a partition are in the order of their offsets. Deserializers are not applied. Errors as
         `poll`. Needs pyarrow (`rayka[columns]`).
         """
-        polled = await self.poll_batches(timeout_ms)
+        polled = await self.take(self.taking_table, timeout_ms) or {}
+        self.pending.end_delivery(polled)
         try:
             return await asyncio.to_thread(self.table_of, polled, columns)
         except BaseException:
@@ -289,6 +293,10 @@ class AsyncConsumer(AsyncClosing):
     def taking_batches(self) -> dict[TopicPartition, list[RecordBatches]]:
         """For `take`: what `poll_batches` returns."""
         return self._taken(self._fetcher.take_batches)
+
+    def taking_table(self) -> dict[TopicPartition, list[RecordBatches]]:
+        """For `take`: what `poll_table` returns, not decoded."""
+        return self._taken(partial(self._fetcher.take_batches, _TABLE_BYTES))
 
     def _taken(self, take: Callable[[], Polled]) -> Polled:
         self._return_pending()

@@ -3,6 +3,8 @@
 One fetch asks for all partitions that want records and are not being fetched. When it is answered, its partitions are
 asked for again. So every partition always has a request waiting at its leader, and none waits for another one's answer.
 Prefetching is bounded: two answers for each partition, and `fetch_max_bytes` in all partitions that are not paused.
+For tables it is one answer, which may be larger: their records are used once and as a whole, and most of the work is
+for each answer.
 Partitions take turns in returning records.
 """
 
@@ -13,6 +15,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import NoReturn
 
 from rayka.client.consumer.positions import AssignedPartition
@@ -37,6 +40,8 @@ from rayka.types import (
 logger = logging.getLogger(__name__)
 
 _FETCHES_AHEAD = 2
+_TABLE_FACTOR = 4
+"""So many times `max_partition_fetch_bytes` is in an answer for a table."""
 _RESET = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _LOST = FetchResult(ErrorCode.NETWORK_EXCEPTION)
 _NO_OFFSETS: Mapping[TopicPartition, int] = {}
@@ -50,6 +55,7 @@ class Fetcher:
         self._config = config
         self._files = SegmentFiles()
         self._buffers = ReadBuffers()
+        self._is_for_tables = False
         self._loop = loop
         self._fetches: set[asyncio.Future[list[FetchResult]]] = set()
         self._searches: set[asyncio.Task[None]] = set()
@@ -87,7 +93,8 @@ class Fetcher:
         if self._is_closed:
             return
         self.check_topic_ids()
-        wanted = [state for state in self._turns if _wants_records(state)]
+        ahead = 1 if self._is_for_tables else _FETCHES_AHEAD
+        wanted = [state for state in self._turns if _wants_records(state, ahead)]
         lost = [state for state in wanted if state.position is None]
         found = [state for state in wanted if state.position is not None]
         if lost:
@@ -99,6 +106,7 @@ class Fetcher:
 
     def take(self, limit: int) -> dict[TopicPartition, ConsumerRecords]:
         """Return at most `limit` prefetched records. Raises a partition's error if there are none before it."""
+        self._is_for_tables = False
         taken: dict[TopicPartition, ConsumerRecords] = {}
         for state in self._readable():
             if state.error is None:
@@ -114,12 +122,20 @@ class Fetcher:
         self.pump()
         return taken
 
-    def take_batches(self) -> dict[TopicPartition, list[RecordBatches]]:
-        """Return all prefetched record batches. Raises a partition's error if there are none."""
+    def take_batches(self, enough_bytes: float = inf) -> dict[TopicPartition, list[RecordBatches]]:
+        """Return all prefetched record batches of as many partitions as have `enough_bytes`.
+
+        Raises a partition's error if there are none before it.
+        """
+        self._is_for_tables = True
         taken: dict[TopicPartition, list[RecordBatches]] = {}
         for state in self._readable():
             if state.completed_fetches:
+                enough_bytes -= state.buffered_bytes
                 taken[state.topic_partition] = state.take_batches()
+                self._ready[state] = self._ready.pop(state)  # the others come first at the next call
+                if enough_bytes <= 0:
+                    break
             elif not taken:
                 self._raise_error(state)
         self.pump()
@@ -249,7 +265,7 @@ class Fetcher:
         for state in states:
             state.is_fetching = True
             topic_id = None if state.topic_id is None else state.topic_id.bytes
-            size = config.max_partition_fetch_bytes
+            size = config.max_partition_fetch_bytes * (_TABLE_FACTOR if self._is_for_tables else 1)
             requests.append(FetchPartition(state.topic_partition, state.fetch_offset, size, topic_id=topic_id))
         fetch = self._broker.partitions.fetch(
             requests,
@@ -332,7 +348,12 @@ class Fetcher:
     def _put(self, state: AssignedPartition, result: FetchResult, data: bytes | memoryview) -> None:
         try:
             completed_fetch = CompletedFetch(
-                state.topic_partition, state.fetch_offset, data, result.aborted_transactions, self._config
+                state.topic_partition,
+                state.fetch_offset,
+                data,
+                result.aborted_transactions,
+                self._config,
+                self._is_for_tables,
             )
         except RaykaError as error:
             self._fail(state, error)
@@ -375,6 +396,6 @@ def _new(topic_partition: TopicPartition, offset: int | None) -> AssignedPartiti
     return state
 
 
-def _wants_records(state: AssignedPartition) -> bool:
+def _wants_records(state: AssignedPartition, fetches_ahead: int) -> bool:
     idle = not (state.is_fetching or state.is_paused or state.backing_off)
-    return idle and state.error is None and len(state.completed_fetches) < _FETCHES_AHEAD
+    return idle and state.error is None and len(state.completed_fetches) < fetches_ahead

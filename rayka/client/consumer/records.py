@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
@@ -34,6 +34,9 @@ _NEAR = 1 << 62
 """A larger zig-zag varint may overflow."""
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _LOCATED_BYTES = 1 << 20
+_LARGE_BATCH = 16_384
+"""For a table, batches that are as large on average are checked as soon as they were read: the client's thread does
+that while the program's decodes earlier ones. For small ones the calls would take longer than the CRCs."""
 _COMPRESSED_FACTOR = 4
 _compiled = Compiled(
     "rayka.client.consumer.located",
@@ -72,6 +75,8 @@ class RecordBatches(NamedTuple):
     position: int
     next_offset: int
     aborted_transactions: tuple[AbortedTransaction, ...] | None
+    are_intact: bool = False
+    """Their CRCs were checked and are right."""
 
     def visible(self) -> Iterator[PositionedHeader]:
         """Place in `data` and header of each batch that has records for a reader. Raises CORRUPT_MESSAGE."""
@@ -90,11 +95,17 @@ class CompletedFetch:
         data: bytes | bytearray | memoryview,
         aborted_transactions: tuple[AbortedTransaction, ...] | None,
         config: ConsumerConfig,
+        is_for_table: bool = False,
     ) -> None:
+        """`is_for_table`: check CRCs now. Those of records that are made one by one are checked just before that, which
+        brings the records into the processor's cache.
+        """
         self._config = config
         size, next_offset = 0, fetch_offset
-        for place, header in iter_headers(data):
-            size, next_offset = place + header.size_in_bytes, header.next_offset
+        headers = list(iter_headers(data))
+        if headers:
+            place, last = headers[-1]
+            size, next_offset = place + last.size_in_bytes, last.next_offset
         if data and not size:
             raise RaykaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -103,9 +114,10 @@ class CompletedFetch:
             )
         self.size = size
         self.next_offset = next_offset
-        self.batches = RecordBatches(
-            topic_partition, memoryview(data)[:size], fetch_offset, next_offset, aborted_transactions
-        )
+        view = memoryview(data)[:size]
+        may_check = is_for_table and config.check_crcs and size >= len(headers) * _LARGE_BATCH
+        are_intact = may_check and _are_intact(view, headers)
+        self.batches = RecordBatches(topic_partition, view, fetch_offset, next_offset, aborted_transactions, are_intact)
         self._left: deque[PositionedHeader] | None = None
         self._source: RecordSource = MadeRecords()
         self._taken = 0
@@ -139,7 +151,8 @@ class CompletedFetch:
         if run:
             self._source = UndecodedRecords(data, run, position, topic_partition)
         else:
-            self._source = decode_batch(data, self._left[0], position, topic_partition, self._config.check_crcs)
+            check_crcs = self._config.check_crcs and not self.batches.are_intact
+            self._source = decode_batch(data, self._left[0], position, topic_partition, check_crcs)
         for _ in run or (0,):
             self._left.popleft()
         return True
@@ -153,11 +166,10 @@ class CompletedFetch:
             is_counted = 0 < header.record_count == header.last_offset_delta + 1
             if not (self._config.check_crcs and is_counted) or (run and size > _LOCATED_BYTES):
                 break
-            try:
-                ensure_intact(self.batches.data, place, header)
-            except RaykaError:
+            positioned = place, header
+            if not (self.batches.are_intact or _are_intact(self.batches.data, (positioned,))):
                 break
-            run.append((place, header))
+            run.append(positioned)
         return run
 
     def _deserialize(self, records: list[ConsumerRecord]) -> MadeRecords:
@@ -250,6 +262,16 @@ class UndecodedRecords:
 
     def _count(self, header: BatchHeader) -> int:
         return min(header.record_count, header.next_offset - self._position)
+
+
+def _are_intact(data: memoryview, batches: Iterable[PositionedHeader]) -> bool:
+    """Whether all batches are as `ensure_intact` wants them."""
+    try:
+        for place, header in batches:
+            ensure_intact(data, place, header)
+    except RaykaError:
+        return False
+    return True
 
 
 def decode_batch(

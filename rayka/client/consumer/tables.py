@@ -32,7 +32,7 @@ def table_of(
     names = COLUMNS if columns is None else tuple(columns)
     found = [batches for of_partition in polled.values() for batches in of_partition]
     reader, parts = ColumnsReader(names, _part_bytes(found), allocate), []
-    for number, (topic_partition, data, position, _, aborted_transactions) in enumerate(found):
+    for number, (topic_partition, data, position, _, aborted_transactions, are_intact) in enumerate(found):
         if reader.size >= _PART_BYTES:
             parts.append(reader.finish())
             reader = ColumnsReader(names, _part_bytes(found[number:]), allocate)
@@ -42,7 +42,7 @@ def table_of(
             partition=topic_partition.partition,
             start_offset=position,
             aborted_transactions=aborted_transactions,
-            check_crcs=check_crcs,
+            check_crcs=check_crcs and not are_intact,
         )
     parts.append(reader.finish())
     tables = [pa.Table.from_batches([part]) for part in parts]

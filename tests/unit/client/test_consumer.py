@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.client.consumer import consumer as consumers
 from rayka.client.consumer import tables
 from rayka.client.consumer.blocking import Consumer
 from rayka.client.consumer.consumer import AsyncConsumer, WakeupError
@@ -541,6 +542,39 @@ def test_a_damaged_batch_is_an_error_at_its_place(cluster: Cluster, tmp_path: Pa
         assert numbers(take(consumer, 39)) == [*range(61, 100)]
 
 
+@pytest.mark.parametrize("size", [10, 20_000])
+def test_a_damaged_batch_is_an_error_for_tables(cluster: Cluster, tmp_path: Path, size: int) -> None:
+    with cluster.producer() as producer:
+        for number in range(3):
+            producer.send_batch("events", 0, [b"%d" % number + bytes(size)])
+    (segment,) = (tmp_path / "events-0").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    second, third = [place for place, _ in iter_headers(data)][1:]
+    data[third - 1] ^= 0xFF
+    segment.write_bytes(data)
+    with reader(cluster, retry_backoff_ms=1) as consumer:
+        for _ in range(2):
+            with pytest.raises(RaykaError, match=f"CORRUPT_MESSAGE.*{second}"):
+                consumer.poll_table(30_000)
+            assert consumer.position(EVENTS) == 0
+        assert take(consumer, 1)[0].offset == 0
+        consumer.seek(EVENTS, 2)
+        assert consumer.poll_table(30_000)["offset"].to_pylist() == [2]
+
+
+def test_partitions_take_turns_in_tables_that_have_enough_from_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "_TABLE_BYTES", 1)
+    cluster.admin().create_topic("events", partitions=3)
+    partitions = [("events", partition) for partition in range(3)]
+    for partition in range(3):
+        fill(cluster, 1500, partition=partition, batch_size=300)
+    with reader(cluster, *partitions, max_partition_fetch_bytes=75) as consumer:
+        seen = Counter(table["partition"][0].as_py() for table in (consumer.poll_table(30_000) for _ in range(60)))
+    assert min(seen[partition] for partition in range(3)) >= 15
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -818,6 +852,18 @@ def test_what_is_read_ahead_is_bounded(cluster: Cluster, faults: FaultyPartition
         consumer.poll(20, 1)
         assert len(fetched) <= 3
         take(consumer, 2998)
+
+
+def test_fetches_for_tables_are_four_times_as_large(cluster: Cluster, faults: FaultyPartitions) -> None:
+    fill(cluster, 3000, batch_size=1000)
+    asked: list[FetchPartition] = []
+    faults.on_fetch = asked.append
+    with reader(cluster, max_partition_fetch_bytes=2000) as consumer:
+        for _ in range(2):
+            consumer.poll_table(30_000)
+            wait_until(lambda: asked[-1].max_bytes == 8000, 30, "a fetch for a table")
+            consumer.poll(30_000, 10_000)
+            wait_until(lambda: asked[-1].max_bytes == 2000, 30, "a fetch for records")
 
 
 def test_the_asynchronous_form(connection: LocalConnection, cluster: Cluster) -> None:

@@ -58,7 +58,7 @@ def test_a_buffer_in_use_is_never_overwritten(asked: list[tuple[int, bool]]) -> 
 
 
 def test_unused_buffers_are_bounded() -> None:
-    buffers = ReadBuffers()
+    buffers = ReadBuffers(16 * MIB)
     views = [buffers.take(3 * MIB) for _ in range(20)]
     views.clear()
     gc.collect()

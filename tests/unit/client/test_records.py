@@ -83,6 +83,22 @@ def test_a_first_batch_that_is_truncated_is_an_error() -> None:
         offsets(batch(7, 5)[:-1], fetch_offset=7)
 
 
+def test_large_batches_for_a_table_are_checked_when_they_were_read() -> None:
+    large = [Record(0, 1000, None, bytes(20_000))]
+    data = bytearray(build_batch(large) + build_batch(large, base_offset=1))
+
+    def are_intact(**config: bool) -> bool:
+        return CompletedFetch(EVENTS, 0, data, None, ConsumerConfig(**config), is_for_table=True).batches.are_intact
+
+    assert are_intact()
+    assert not are_intact(check_crcs=False)
+    data[-1] ^= 1
+    assert not are_intact()
+    with pytest.raises(RaykaError) as raised:
+        offsets(bytes(data))
+    assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
 def test_control_batches_are_never_seen() -> None:
     data = batch(0, 2, producer_id=1) + marker(2, 1, ControlType.COMMIT) + batch(3, 1)
     assert offsets(data) == offsets(data, aborted=()) == [0, 1, 3]
