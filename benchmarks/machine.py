@@ -12,9 +12,12 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from mmap import mmap
 from multiprocessing.synchronize import Semaphore
 from pathlib import Path
+
+from crc32c import crc32c
 
 MB = 1 << 20
 _FILE_MB = 256
@@ -37,6 +40,8 @@ def rates(directory: Path) -> str:
 
     "produce" is one process that copies into memory that it shares with another one, which writes that to files.
     "poll" is one thread that reads a file 1 MB at a time, and copies each to its place. No client can do less.
+    "with CRC" is what the batches of Kafka's format need beside that: both processes and the thread compute the CRC of
+    each MB, and who writes copies it before, since shared memory may change after the check.
     """
     touch(TOUCHED_BYTES)
     source, target = memoryview(os.urandom(_FILE_MB * MB)), memoryview(bytearray(_FILE_MB * MB))
@@ -44,10 +49,12 @@ def rates(directory: Path) -> str:
     path = directory / "machine"
     with path.open("w+b", buffering=0) as file:
 
-        def poll() -> None:
+        def poll(has_crc: bool = False) -> None:
             file.seek(0)
             for part in parts:
                 file.readinto(buffer)
+                if has_crc:
+                    crc32c(buffer)
                 target[part] = buffer
 
         works: dict[str, Callable[[], object]] = {
@@ -55,20 +62,23 @@ def rates(directory: Path) -> str:
             "page cache, write": lambda: [file.write(source[part]) for part in parts],
             "page cache, read": lambda: (file.seek(0), [file.readinto(target[part]) for part in parts]),
             "at most: poll": poll,
+            "with CRC": partial(poll, has_crc=True),
         }
         found = {name: statistics.median(_seconds(work) for _ in range(_ROUNDS)) for name, work in works.items()}
     path.unlink()
-    found["produce"] = statistics.median(_produce(directory, source) for _ in range(_ROUNDS))
+    for name, has_crc in (("produce", False), ("produce with CRC", True)):
+        found[name] = statistics.median(_produce(directory, source, has_crc) for _ in range(_ROUNDS))
     return "   ".join(f"{name} {len(source) / seconds / 1e9:.1f} GB/s" for name, seconds in found.items())
 
 
-def _produce(directory: Path, source: memoryview) -> float:
+def _produce(directory: Path, source: memoryview, has_crc: bool) -> float:
     """Copy all of it into shared memory, from where another process writes it to files; returns the seconds of it."""
+    touch(TOUCHED_BYTES)
     fork = multiprocessing.get_context("fork")
     free, full = fork.Semaphore(0), fork.Semaphore(0)
     with mmap(-1, _SHARED_MB * MB) as memory:
         memory[:] = bytes(len(memory))
-        writer = fork.Process(target=_write, args=(directory, memory, len(source) // MB, free, full))
+        writer = fork.Process(target=_write, args=(directory, memory, len(source) // MB, has_crc, free, full))
         writer.start()
         free.acquire()  # the writer has begun
         began = time.perf_counter()
@@ -76,6 +86,8 @@ def _produce(directory: Path, source: memoryview) -> float:
             free.acquire()
             at = number % _SHARED_MB * MB
             memory[at : at + MB] = source[number * MB : (number + 1) * MB]
+            if has_crc:
+                crc32c(source[number * MB : (number + 1) * MB])
             full.release()
         for _ in range(_SHARED_MB):
             free.acquire()
@@ -84,16 +96,22 @@ def _produce(directory: Path, source: memoryview) -> float:
     return took_s
 
 
-def _write(directory: Path, memory: mmap, count: int, free: Semaphore, full: Semaphore) -> None:
+def _write(directory: Path, memory: mmap, count: int, has_crc: bool, free: Semaphore, full: Semaphore) -> None:
     paths = [directory / f"machine-{number}" for number in range(_FILES)]
     files = [path.open("wb", buffering=0) for path in paths]
+    own = memoryview(bytearray(MB))
     for _ in range(1 + _SHARED_MB):
         free.release()
     with memoryview(memory) as shared:
         for number in range(count):
             full.acquire()
             at = number % _SHARED_MB * MB
-            files[number % _FILES].write(shared[at : at + MB])
+            written = shared[at : at + MB]
+            if has_crc:
+                own[:] = written
+                crc32c(own)
+                written = own
+            files[number % _FILES].write(written)
             free.release()
     for path, file in zip(paths, files, strict=True):
         file.close()
