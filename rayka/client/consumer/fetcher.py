@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import NoReturn
@@ -40,6 +40,8 @@ from rayka.types import (
 logger = logging.getLogger(__name__)
 
 _FETCHES_AHEAD = 2
+_LARGE_ANSWER = 1 << 20
+"""To read 4 MB and check their CRC takes 0.4 ms."""
 _TABLE_FACTOR = 4
 """So many times `max_partition_fetch_bytes` is in an answer for a table."""
 _RESET = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
@@ -280,15 +282,24 @@ class Fetcher:
     def _answered(
         self, asked: Sequence[tuple[AssignedPartition, int]], fetch: asyncio.Future[list[FetchResult]]
     ) -> None:
-        self._fetches.discard(fetch)
         self._files.drop_deleted()
         results = [_LOST] * len(asked) if fetch.cancelled() or fetch.exception() else fetch.result()
-        if self._is_closed:
-            return
-        for (state, asked_in_round), result in zip(asked, results, strict=True):
+        self._accept_all(fetch, zip(asked, results, strict=True))
+
+    def _accept_all(
+        self,
+        fetch: asyncio.Future[list[FetchResult]],
+        answers: Iterator[tuple[tuple[AssignedPartition, int], FetchResult]],
+    ) -> None:
+        """Accept the answers that are left of a fetch. After a large one, other work of the loop comes first."""
+        for (state, asked_in_round), result in answers if not self._is_closed else ():
             if state.round == asked_in_round:
                 state.is_fetching = False
                 self._accept(state, result)
+            if result.size >= _LARGE_ANSWER:
+                self._loop.call_soon(self._accept_all, fetch, answers)
+                return
+        self._fetches.discard(fetch)
         self.pump()
 
     def _accept(self, state: AssignedPartition, result: FetchResult) -> None:

@@ -19,11 +19,13 @@ import pytest
 
 from rayka.client.cluster import Cluster
 from rayka.client.consumer import consumer as consumers
+from rayka.client.consumer import fetcher as fetchers
 from rayka.client.consumer import tables
 from rayka.client.consumer.blocking import Consumer
 from rayka.client.consumer.consumer import AsyncConsumer, WakeupError
 from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.pending import PendingRecords
+from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.consumer.sequence import ConsumerRecords, MadeRecords
 from rayka.client.settings import ConsumerConfig, configure
@@ -32,7 +34,7 @@ from rayka.gateway.server import segment_files
 from rayka.storage.format.batch import iter_headers, seal
 from rayka.storage.format.records import read_batch
 from rayka.testing import wait_until
-from rayka.types import FetchPartition, IsolationLevel, TimestampType, TopicPartition
+from rayka.types import FetchPartition, FetchResult, IsolationLevel, TimestampType, TopicPartition
 from tests.support.client_connection import LocalConnection
 from tests.support.descriptors import open_files
 from tests.support.faulty_partitions import FaultyPartitions
@@ -852,6 +854,29 @@ def test_what_is_read_ahead_is_bounded(cluster: Cluster, faults: FaultyPartition
         consumer.poll(20, 1)
         assert len(fetched) <= 3
         take(consumer, 2998)
+
+
+def test_the_loop_does_other_work_between_large_answers_of_a_fetch(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.admin().create_topic("events", partitions=4)
+    for partition in range(4):
+        fill(cluster, 10, partition=partition)
+    done: list[str] = []
+    accept = Fetcher._accept
+
+    def note(fetcher: Fetcher, state: AssignedPartition, result: FetchResult) -> None:
+        if result.size:
+            done.append("answer")
+            asyncio.get_running_loop().call_soon(done.append, "other work")
+        accept(fetcher, state, result)
+
+    monkeypatch.setattr(fetchers, "_LARGE_ANSWER", 100)
+    monkeypatch.setattr(Fetcher, "_accept", note)
+    with reader(cluster, *[("events", partition) for partition in range(4)]) as consumer:
+        assert len(take(consumer, 40)) == 40
+        wait_until(lambda: done.count("other work") == 4, 30, "all work is done")
+    assert done == ["answer", "other work"] * 4
 
 
 def test_fetches_for_tables_are_four_times_as_large(cluster: Cluster, faults: FaultyPartitions) -> None:
