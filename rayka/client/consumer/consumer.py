@@ -250,6 +250,7 @@ class AsyncConsumer(AsyncClosing):
         self._is_closed = True
         self.pending.clear()
         self._fetcher.close()
+        self._table_buffers = TableBuffers()
 
     @at_home
     async def fill(self) -> bool:

@@ -165,12 +165,15 @@ class Fetcher:
         self.pump()
 
     def close(self) -> None:
-        """End all fetches, and the `wait` that is going on."""
+        """End all fetches, and the `wait` that is going on, and drop what was read ahead."""
         self._is_closed = True
         for fetch in self._fetches:
             fetch.cancel()
         for search in self._searches:
             search.cancel()
+        for state in self.partitions.values():
+            state.forget()
+        self._buffers = ReadBuffers()
         self._files.close()
         self.wake()
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rayka.client.consumer.pending import PendingRecords, Polled
+from rayka.client.consumer.read_buffers import TableBuffers
 from rayka.client.consumer.sequence import BLOCK_RECORDS, ConsumerRecords
 from rayka.client.group.commits import Commits
 from rayka.client.group.committing import CommittingConsumer
@@ -238,6 +239,7 @@ class AsyncGroupConsumer(CommittingConsumer):
         await self._member.close()
         self.pending.clear()
         self._fetcher.close()
+        self._table_buffers = TableBuffers()
 
     def filling(self) -> PendingRecords:
         """For `next_event`: what iteration has left, or more."""

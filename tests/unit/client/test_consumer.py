@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+import tracemalloc
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -800,6 +801,37 @@ def test_a_closed_consumer_says_so(cluster: Cluster) -> None:
     consumer.close()
     with pytest.raises(RaykaError, match="The consumer is closed"):
         consumer.poll(0)
+
+
+@pytest.mark.parametrize("group", [None, "readers"])
+def test_a_closed_consumer_keeps_neither_records_nor_memory_for_more(cluster: Cluster, group: str | None) -> None:
+    mib = 1 << 20
+    with cluster.producer() as producer:
+        for _ in range(8):
+            producer.send("events", bytes(900_000), partition=0)
+
+    def read() -> Any:
+        consumer: Any = cluster.consumer(group, auto_offset_reset="earliest")
+        consumer.assign([EVENTS])
+        assert consumer.poll_table(30_000).num_rows
+        consumer.seek_to_beginning(EVENTS)
+        assert consumer.poll(30_000, max_records=1)
+        return consumer
+
+    def kept_bytes() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    read().close()
+    tracemalloc.start()
+    try:
+        before = kept_bytes()
+        consumer = read()
+        assert kept_bytes() > before + 2 * mib
+        consumer.close()
+        assert kept_bytes() < before + mib // 2
+    finally:
+        tracemalloc.stop()
 
 
 def test_closing_ends_an_iteration_that_waits(cluster: Cluster) -> None:
