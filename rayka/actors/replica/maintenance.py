@@ -63,20 +63,20 @@ class LogUpkeep:
         """Flush the logs whose `flush.ms` is over, and those with closed segments that are not on the device yet.
 
         Snapshots of producers are written, without a flush, and files are made for the rolls that come next. A log that
-        became slow gives back the blocks that it was given ahead.
+        became slow is flushed to give back the blocks that it was given ahead.
         """
         now_ms = time.time_ns() // 1_000_000
         for number, partition in enumerate(self._replicas):
-            if partition.log.flush_needed(now_ms):
+            has_idle_blocks = partition.log.has_idle_blocks(now_ms)
+            if has_idle_blocks:
+                partition.log.give_back_blocks(now_ms)
+            if has_idle_blocks or partition.log.flush_needed(now_ms):
                 self._server.flush((partition,))
             if partition.log.has_unwritten_snapshots:
                 with contextlib.suppress(RaykaError):  # a full disk keeps no other log from its flush
                     await self._disk.run(partition.log.write_snapshots)
             if partition.log.needs_spare(now_ms):
                 await self._disk.run(partition.log.make_spare)
-            if partition.log.has_idle_blocks(now_ms):
-                with contextlib.suppress(RaykaError):
-                    partition.log.give_back_blocks()
             if number % _PARTITIONS_A_TURN == _PARTITIONS_A_TURN - 1:
                 await asyncio.sleep(0)
 

@@ -45,10 +45,9 @@ class LogFlush(LogState):
         """Whether the log has blocks of the file system that it does not need soon."""
         return not self.is_released and self._local.has_idle_blocks(now_ms)
 
-    @storing
-    def give_back_blocks(self) -> None:
-        """Give them back. Raises KAFKA_STORAGE_ERROR."""
-        self._local.give_back_blocks()
+    def give_back_blocks(self, now_ms: int) -> None:
+        """Give them back at the end of the next flush, which does not wait for the disk."""
+        self._local.give_back_blocks(now_ms)
 
     def begin_flush(self) -> FlushJob:
         """A job that puts everything appended so far on the device; run it, in a thread or not, and finish it.

@@ -135,9 +135,9 @@ class LocalLog:
         """Whether the active segment has blocks that it does not need soon."""
         return self._blocks.are_idle(now_ms)
 
-    def give_back_blocks(self) -> None:
-        """Give them back."""
-        self._blocks.give_back(self.segments.active)
+    def give_back_blocks(self, now_ms: int) -> None:
+        """Give them back at the end of the next flush."""
+        self._blocks.give_back_later(now_ms)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -253,6 +253,8 @@ class LocalLog:
                 segment.freeze()
         self._has_flushed_directory |= len(job.directories) > 1
         self._advance_recovery_point()
+        if self.recovery_point == self.log_end_offset:
+            self._blocks.flushed(self.segments.active)
 
     def _advance_recovery_point(self) -> None:
         unflushed = self._unflushed()
