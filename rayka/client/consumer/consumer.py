@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -242,7 +243,8 @@ class AsyncConsumer(AsyncClosing):
     def wakeup(self) -> None:
         """Make the waiting poll or iteration, or else the next one, raise `WakeupError`. From any thread."""
         self._is_woken = True
-        self.home.call_soon_threadsafe(self._fetcher.wake)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so that nothing waits
+            self.home.call_soon_threadsafe(self._fetcher.wake)
 
     @at_home
     async def close(self) -> None:

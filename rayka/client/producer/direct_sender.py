@@ -160,7 +160,8 @@ class DirectSender:
             return
         if not self._is_watching:
             self._is_watching = True
-            self._loop.call_soon_threadsafe(self._keep_watching)
+            with contextlib.suppress(RuntimeError):  # the loop is closed; this thread gets its answer all the same
+                self._loop.call_soon_threadsafe(self._keep_watching)
         append.is_sent = True
         self._unclaim(append)
 

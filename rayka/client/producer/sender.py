@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 _OUT_OF_SEQUENCE = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
 _HIGHEST_EPOCH = 2**15 - 1
 _FOREVER = float("inf")
+_CLOSED = "The connection to the cluster is closed"
 _CLOCK_TICK_S = 0.0006
 """How much too early uvloop's timers, which count in milliseconds, may be."""
 _NOT_APPENDED = AppendResult(ErrorCode.NONE)
@@ -83,6 +84,9 @@ class Sender:
             self._is_awake = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:  # the loop is closed, and whoever closed it did not know of this producer
+                self._accumulator.refuse(_CLOSED)
+                self.abandon(RaykaError(ErrorCode.INVALID_REQUEST, _CLOSED))
             except BaseException:  # Ctrl-C
                 self._is_awake = False
                 raise

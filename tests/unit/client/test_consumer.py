@@ -701,6 +701,15 @@ def test_wakeup_ends_the_poll_that_waits_or_the_next_one(cluster: Cluster) -> No
         assert consumer.poll(0) == {}
 
 
+def test_wakeup_on_a_closed_connection_does_nothing(cluster: Cluster) -> None:
+    consumer, asynchronous = cluster.consumer(), cluster.async_consumer()
+    cluster.close()
+    consumer.wakeup()
+    asynchronous.wakeup()
+    with pytest.raises(RaykaError, match="closed"):
+        asyncio.run(asynchronous.poll(0))
+
+
 class Probe(TopicPartition):
     """A partition that calls `looked_up` whenever a dict looks for it, as another thread might run then."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -96,6 +97,17 @@ def test_a_program_that_flushes_each_record_takes_the_channel(cluster: Cluster, 
 
     with cluster.producer() as producer:
         wait_until(send_and_flush, WAIT_S, "an append by the channel")
+
+
+def test_a_thread_gets_its_answer_though_the_connection_is_closed_meanwhile(
+    channel: FaultyChannel, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, direct, before = asyncio.new_event_loop(), producer._core._sender._direct, channel.appends
+    closed.close()
+    monkeypatch.setattr(direct, "_loop", closed)
+    monkeypatch.setattr(direct, "_is_watching", False)
+    assert producer.send("events", b"last").get(WAIT_S).offset > 0
+    assert channel.appends == before + 1
 
 
 @pytest.mark.parametrize("fault", [*TEMPORARY, NO_LEADER], ids=str)

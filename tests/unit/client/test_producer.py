@@ -8,13 +8,15 @@ import signal
 import sys
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from rayka.client.cluster import Cluster
 from rayka.client.producer import filling
 from rayka.client.producer.accumulator import BufferFull
+from rayka.client.producer.batch import BatchFuture, RecordFuture
+from rayka.client.producer.blocking import Producer
 from rayka.client.producer.partitioner import key_partition
 from rayka.client.producer.producer import AsyncProducer
 from rayka.errors import ErrorCode, RaykaError
@@ -405,6 +407,23 @@ def test_leaving_the_cluster_sends_what_is_left(tmp_path_factory: pytest.TempPat
     for call in (lambda: producer.send("events", b"2"), lambda: consumer.poll(0), cluster.admin().list_topics):
         with pytest.raises(RaykaError, match="closed"):
             call()
+
+
+@pytest.mark.parametrize(
+    "send", [lambda producer: producer.send("events", b"1"), lambda producer: producer.send_many("events", [b"1"])[0]]
+)
+def test_what_is_sent_when_the_connection_is_closed_fails(
+    connection: LocalConnection, send: Callable[[Producer], RecordFuture | BatchFuture]
+) -> None:
+    """Another thread may close it between the look whether it is open and the append; nobody sends that any more."""
+    cluster = Cluster(connection)
+    cluster.admin().create_topic("events")
+    producer = cluster.producer()
+    connection.close()
+    for _ in range(2):
+        with pytest.raises(RaykaError, match="The connection to the cluster is closed") as failed:
+            send(producer).get(5)
+        assert failed.value.code is ErrorCode.INVALID_REQUEST
 
 
 def test_the_time_of_the_append(cluster: Cluster) -> None:
