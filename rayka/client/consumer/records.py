@@ -22,6 +22,7 @@ from rayka.storage.format.records import (
     is_far,
     record_bytes,
     to_int64,
+    unordered_batch,
 )
 from rayka.storage.format.varint import continue_unsigned
 from rayka.types import AbortedTransaction, TimestampType, TopicPartition
@@ -298,7 +299,7 @@ def _records_from(data: bytes, header: BatchHeader, first_offset: int) -> tuple[
     no record can follow it. Raises CORRUPT_MESSAGE.
     """
     found: list[bytes] = []
-    position = 0
+    position = least_delta = 0
     try:
         for _ in range(header.record_count):
             start = position
@@ -308,7 +309,11 @@ def _records_from(data: bytes, header: BatchHeader, first_offset: int) -> tuple[
             delta, position = _read_unsigned(data, position)
             if not position <= end <= len(data):
                 raise corrupt_batch(header, f"has a record that ends at {end}, within a field or behind the batch")
-            if first_offset <= to_int64(header.base_offset + ((delta >> 1) ^ -(delta & 1))) < _MOST:
+            delta = (delta >> 1) ^ -(delta & 1)
+            if not least_delta <= delta <= header.last_offset_delta:
+                raise unordered_batch(header, delta)
+            least_delta = delta + 1
+            if first_offset <= to_int64(header.base_offset + delta) < _MOST:
                 found.append(data[start:end])
             position = end
     except IndexError:
@@ -354,7 +359,7 @@ def _decode_plain(records: bytes, header: BatchHeader, topic: str, partition: in
     timestamp_type, new = header.timestamp_type, tuple.__new__
     decoded: list[ConsumerRecord] = []
     append = decoded.append
-    position = 0
+    position, least_offset, last_offset = 0, 0, header.last_offset_delta << 1
     try:
         for _ in range(header.record_count):
             size = records[position]
@@ -398,6 +403,9 @@ def _decode_plain(records: bytes, header: BatchHeader, topic: str, partition: in
             is_odd = (size | offset) & 1 or (key_size & 1 and key is not None) or (value_size & 1 and value is not None)
             if records[headers_at] or headers_at + 1 != end or is_odd or size > _TWO_BYTES:
                 return None
+            if not least_offset <= offset <= last_offset:
+                return None
+            least_offset = offset + 1
             timestamp = base_timestamp + ((time >> 1) ^ -(time & 1))
             fields = topic, partition, base_offset + (offset >> 1), timestamp, timestamp_type, key, value, ()
             append(new(ConsumerRecord, fields))

@@ -209,13 +209,13 @@ def _timestamp_types(headers: Sequence[BatchHeader], batch_rows: Longs, rows: in
     return np.repeat(np.array(types, np.int32), np.diff(batch_rows, append=rows))
 
 
-def _batch_row(span: tuple[int, int], header: BatchHeader) -> tuple[int, int, int, int, int, int]:
+def _batch_row(span: tuple[int, int], header: BatchHeader) -> tuple[int, int, int, int, int, int, int]:
     start, end = span
     if not 0 <= header.record_count * MIN_RECORD_SIZE <= end - start:
         raise _corrupt(header)
     is_log_append_time = header.attributes & LOG_APPEND_TIME_FLAG
     times = (header.max_timestamp, 0) if is_log_append_time else (header.base_timestamp, 1)
-    return start, end, header.record_count, header.base_offset, *times
+    return start, end, header.record_count, header.base_offset, *times, header.last_offset_delta
 
 
 def _corrupt(header: BatchHeader) -> RaykaError:

@@ -70,7 +70,7 @@ def locate_in_batch(
     data: Bytes, batch: Longs, first_offset: int, end_offset: int, row: int, found: RecordPositions
 ) -> tuple[int, int]:
     """As `locate`, for one row of its `batches`; `found` is set from `row` on."""
-    position = batch[0]
+    position, least_delta = batch[0], 0
     for _ in range(batch[2]):
         length, position = read_length(data, position, batch[1])
         if position < 0 or length < 1:
@@ -80,8 +80,9 @@ def locate_in_batch(
         if position < 0:
             return row, _BROKEN_BATCH
         offset_delta, position = read_varint(data, position, end)
-        if position < 0:
+        if position < 0 or offset_delta < least_delta or offset_delta > batch[6]:
             return row, _BROKEN_BATCH
+        least_delta = offset_delta + 1
         if first_offset <= batch[3] + offset_delta < end_offset:
             if not locate_fields(data, position, end, row, found):
                 return row, _BROKEN_BATCH
@@ -115,8 +116,9 @@ def locate(
     """Find the records of offsets from `first_offset` up to `end_offset`.
 
     `batches` has a row for each batch: start and end of its records in `data`, record count, base offset,
-    base timestamp and 1, or the log append time and 0. `found` has room for all records; `batch_rows[i]` is set to
-    the row at which batch i begins. Returns the number of rows and SOUND or the index of the broken batch.
+    base timestamp and 1, or the log append time and 0, and the largest offset delta. `found` has room for all
+    records; `batch_rows[i]` is set to the row at which batch i begins. Returns the number of rows and SOUND or the
+    index of the broken batch: one of its records is malformed, or not above the one before, or not in its range.
     """
     row = 0
     for batch in range(len(batches)):

@@ -130,6 +130,7 @@ def fill_batch(
     timestamp_type = 0
     if data[np.uint64(position + ATTRIBUTES_OFFSET + 1)] & LOG_APPEND_TIME_FLAG:
         timestamp_type, base_timestamp = 1, read_int64(data, position + _MAX_TIMESTAMP_OFFSET)
+    least_delta, last_delta = 0, read_int32(data, position + _LAST_OFFSET_DELTA_OFFSET)
     crc, crc_position = begin_crc(), position + ATTRIBUTES_OFFSET
     for _ in range(record_count):
         if wants & CHECKS_CRC and crc_position < record + _LEAST_AHEAD:
@@ -144,8 +145,9 @@ def fill_batch(
         if at < 0:
             return NOT_PLAIN
         offset_delta, at = read_varint(data, at, record)
-        if at < 0:
+        if at < 0 or offset_delta < least_delta or offset_delta > last_delta:
             return NOT_PLAIN
+        least_delta = offset_delta + 1
         offset = base_offset + offset_delta
         if offset < start_offset or offset >= end_offset:
             continue

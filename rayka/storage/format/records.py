@@ -294,7 +294,7 @@ def _decode(data: bytes, header: BatchHeader) -> list[Record]:
     new = tuple.__new__
     records: list[Record] = []
     append = records.append
-    position = 0
+    position = least_delta = 0
     for _ in range(header.record_count):
         number = data[position]
         position += 1
@@ -309,11 +309,14 @@ def _decode(data: bytes, header: BatchHeader) -> list[Record]:
             may_overflow = may_overflow or number >> _LONG_ZIGZAG > 0
         if not is_log_append_time:
             timestamp = base_timestamp + ((number >> 1) ^ -(number & 1))
-        offset = data[position]
+        delta = data[position]
         position += 1
-        if offset > 0x7F:
-            offset, position = continue_unsigned(data, position, offset)
-            may_overflow = may_overflow or offset >> _LONG_ZIGZAG > 0
+        if delta > 0x7F:
+            delta, position = continue_unsigned(data, position, delta)
+        delta = (delta >> 1) ^ -(delta & 1)
+        if not least_delta <= delta <= header.last_offset_delta:
+            raise unordered_batch(header, delta)
+        least_delta = delta + 1
         key, position = _read_bytes(data, position, header)
         value, position = _read_bytes(data, position, header)
         number = data[position]
@@ -326,7 +329,7 @@ def _decode(data: bytes, header: BatchHeader) -> list[Record]:
         append(
             new(
                 Record,
-                (base_offset + ((offset >> 1) ^ -(offset & 1)), timestamp, key, value, headers, timestamp_type),
+                (base_offset + delta, timestamp, key, value, headers, timestamp_type),
             )
         )
     if position != len(data):
@@ -381,3 +384,8 @@ def _flags(is_transactional: bool, is_control: bool, timestamp_type: TimestampTy
 def corrupt_batch(header: BatchHeader, what: str) -> RaykaError:
     """The error for a batch whose contents are malformed: `what` follows its name."""
     return RaykaError(ErrorCode.CORRUPT_MESSAGE, f"The record batch at offset {header.base_offset} {what}")
+
+
+def unordered_batch(header: BatchHeader, offset_delta: int) -> RaykaError:
+    """The error for a record whose offset is not above that of the record before, or not within its batch."""
+    return corrupt_batch(header, f"has a record with the offset delta {offset_delta}, out of order or out of range")

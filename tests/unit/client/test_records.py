@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rayka.client.consumer.located import locate_batches
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
+from rayka.client.consumer.tables import table_of
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import iter_headers, read_header, seal
@@ -128,6 +129,29 @@ def test_gaps_left_by_compaction_are_skipped() -> None:
     assert offsets(data) == [2, 5]
     assert offsets(data, fetch_offset=3) == [5]
     assert CompletedFetch(EVENTS, 0, data, None, ConsumerConfig()).next_offset == 10
+
+
+@pytest.mark.parametrize("deltas", [[-1, 0, 1], [0, 1, 3], [0, 0, 1], [1, 0, 2], [0, 2, 2], [3], [-5], [2, 1], [2**31]])
+@pytest.mark.parametrize("fetch_offset", [7, 8])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_records_that_are_not_in_order_within_their_batch_are_refused(
+    deltas: list[int], fetch_offset: int, codec: Codec
+) -> None:
+    """A right CRC, from a hostile client or another broker: a reader's position would go back, or over other records.
+
+    Kafka's consumer leaves out records below its position, and one beyond its batch makes it leave out those that
+    follow up to there. Here iteration and tables refuse such a batch, as one that is malformed in another way.
+    """
+    header = read_header(build_batch([Record(0, 1000, None, b"")] * 3, base_offset=7, codec=codec))
+    hostile = bytes(rebuild_batch(header, [Record(7 + delta, 1000, None, b"v") for delta in deltas]))
+    with pytest.raises(RaykaError) as refused:
+        offsets(hostile + batch(10, 2), fetch_offset)
+    assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+    for columns in (None, ("value",), ("offset", "headers")):
+        fetched = CompletedFetch(EVENTS, fetch_offset, hostile + batch(10, 2), None, ConsumerConfig())
+        with pytest.raises(RaykaError) as refused:
+            table_of({EVENTS: [fetched.batches]}, columns, check_crcs=True)
+        assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
 def test_a_flipped_bit_is_found() -> None:

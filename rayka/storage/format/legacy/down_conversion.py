@@ -149,11 +149,11 @@ def _locate(batches: Buffer, position: int, header: BatchHeader, fetch_offset: i
     if not 0 <= rows <= len(records) // MIN_RECORD_SIZE:
         raise _corrupt(header)
     data = np.frombuffer(records, np.uint8)
-    span = np.array([[0, len(records), rows, header.base_offset, *_times(header)]], np.int64)
+    batch = 0, len(records), rows, header.base_offset, *_times(header), header.last_offset_delta
     longs = np.empty((2, rows), np.int64)
     ints = np.empty((6, rows), np.int32)
     positions = RecordPositions(*longs, *ints)
-    found, broken = locate(data, span, fetch_offset, _NO_LIMIT, np.empty(1, np.int64), positions)
+    found, broken = locate(data, np.array([batch], np.int64), fetch_offset, _NO_LIMIT, np.empty(1, np.int64), positions)
     if broken != SOUND:
         raise _corrupt(header)
     positions = RecordPositions(*longs[:, :found], *ints[:, :found])
