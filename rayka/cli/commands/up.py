@@ -29,6 +29,7 @@ STOPPED = "stopped"
 """Stands in the lock, behind the process id, after a clean stop."""
 STOP_TIMEOUT_S = 20
 _NAMED_WITHIN_S = 1.0
+_LOOKED_WITHIN_S = 0.1
 DEFAULT_LISTEN = "127.0.0.1:9092"
 
 EXAMPLES = """\
@@ -126,6 +127,8 @@ def stop(data_dir: Path) -> bool:
         if pid is None:
             raise ProcessLookupError
         watch = os.pidfd_open(pid)
+        if holder_of(data_dir) != pid:  # it has ended, and the number may be that of another process by now
+            raise ProcessLookupError
         signal.pidfd_send_signal(watch, signal.SIGTERM)
     except ProcessLookupError:
         raise CliError(f"no broker runs on {data_dir}", Exit.NOT_FOUND) from None
@@ -199,15 +202,27 @@ def locked(data_dir: Path) -> Iterator[TextIO]:
     """
     make(data_dir)
     with (data_dir / LOCK).open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _lock(file):
             file.seek(0)
-            raise CliError(f"{data_dir} is in use by another `rayka up` (process {file.readline().strip()})") from None
+            raise CliError(f"{data_dir} is in use by another `rayka up` (process {file.readline().strip()})")
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield file
+
+
+def _lock(file: TextIO) -> bool:
+    """Whether this process has the lock now. `holder_of` of another may have it for a moment."""
+    deadline = time.monotonic() + _LOOKED_WITHIN_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
 
 
 def note_clean_stop(lock: TextIO) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -84,6 +87,17 @@ def test_a_data_directory_serves_one_broker(tmp_path: Path, capsys: pytest.Captu
         pass
 
 
+def test_a_broker_starts_while_another_command_looks_whether_one_runs(tmp_path: Path) -> None:
+    up.make(tmp_path)
+    with open(tmp_path / up.LOCK) as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        end = threading.Timer(0.02, fcntl.flock, (looking, fcntl.LOCK_UN))
+        end.start()
+        with up.locked(tmp_path):
+            assert up.holder_of(tmp_path) == os.getpid()
+        end.join()
+
+
 _HOLDER = """
 import signal, sys
 from pathlib import Path
@@ -147,6 +161,18 @@ def test_a_broker_that_has_ended_meanwhile_does_not_run(tmp_path: Path, capsys: 
         (tmp_path / up.LOCK).write_bytes(gone.stdout)
         assert main(["down", "--data-dir", str(tmp_path)]) == Exit.NOT_FOUND
     assert capsys.readouterr().err == f"rayka: no broker runs on {tmp_path}\n"
+
+
+def test_down_ends_no_other_process_that_got_the_number_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker ends when its process was read from the lock."""
+    sent: list[int] = []
+    holders = iter([os.getpid(), None])
+    monkeypatch.setattr(up, "holder_of", lambda _: next(holders))
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *signals: sent.append(signals[1]))
+    assert main(["down", "--data-dir", str(tmp_path)]) == Exit.NOT_FOUND
+    assert sent == []
 
 
 @pytest.mark.parametrize("listen", ["9092", "host:", ":9092", "host:http", "host:70000", "host:²"])
