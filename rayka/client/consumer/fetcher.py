@@ -111,7 +111,7 @@ class Fetcher:
         self._is_for_tables = False
         taken: dict[TopicPartition, ConsumerRecords] = {}
         for state in self._readable():
-            if state.error is None:
+            if state.error is None or state.completed_fetches:
                 records = state.take(limit)
                 limit -= len(records)
                 if records:

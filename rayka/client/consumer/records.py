@@ -12,7 +12,14 @@ from rayka.client.compiled import Compiled
 from rayka.client.consumer.sequence import ConsumerRecords, MadeRecords, RecordSource
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.format.batch import CODEC_MASK, LOG_APPEND_TIME_FLAG, BatchHeader, ensure_intact, iter_headers
+from rayka.storage.format.batch import (
+    CODEC_MASK,
+    LOG_APPEND_TIME_FLAG,
+    BatchHeader,
+    Buffer,
+    ensure_intact,
+    iter_headers,
+)
 from rayka.storage.format.isolation import iter_visible
 from rayka.storage.format.records import (
     Record,
@@ -103,7 +110,7 @@ class CompletedFetch:
         """
         self._config = config
         size, next_offset = 0, fetch_offset
-        headers = list(iter_headers(data))
+        headers = _leading_headers(data)
         if headers:
             place, last = headers[-1]
             size, next_offset = place + last.size_in_bytes, last.next_offset
@@ -263,6 +270,18 @@ class UndecodedRecords:
 
     def _count(self, header: BatchHeader) -> int:
         return min(header.record_count, header.next_offset - self._position)
+
+
+def _leading_headers(data: Buffer) -> list[PositionedHeader]:
+    """Those of the batches before one whose frame is broken, with which the next fetch begins. Raises for the first."""
+    headers: list[PositionedHeader] = []
+    try:
+        for positioned in iter_headers(data):
+            headers.append(positioned)
+    except RaykaError:
+        if not headers:
+            raise
+    return headers
 
 
 def _are_intact(data: memoryview, batches: Iterable[PositionedHeader]) -> bool:

@@ -686,6 +686,26 @@ def test_topics_and_partitions(cluster: Cluster) -> None:
             consumer.seek(("events", 0), -1)
 
 
+@pytest.mark.parametrize("call", ["poll", "poll_table", "next"])
+def test_records_come_before_the_error_of_what_follows_them(
+    cluster: Cluster, faults: FaultyPartitions, call: str
+) -> None:
+    fill(cluster, 3)
+    faults.on_fetch = lambda asked: ErrorCode.TOPIC_AUTHORIZATION_FAILED if asked.fetch_offset else None
+    with reader(cluster, max_partition_fetch_bytes=1) as consumer:
+        state = consumer._core._fetcher.partitions[EVENTS]
+        wait_until(lambda: state.completed_fetches and (call == "poll_table" or state.error), 30, "the fetches")
+        if call == "poll":
+            assert numbers(consumer.poll(30_000)[EVENTS]) == [0]
+        elif call == "poll_table":
+            assert consumer.poll_table(30_000)["offset"].to_pylist() == [0]
+        else:
+            assert numbers([next(consumer)]) == [0]
+        with pytest.raises(RaykaError, match="TOPIC_AUTHORIZATION_FAILED"):
+            consumer.poll(30_000)
+        assert consumer.position(EVENTS) == 1
+
+
 def test_wakeup_ends_the_poll_that_waits_or_the_next_one(cluster: Cluster) -> None:
     fill(cluster, 1)
     with reader(cluster, auto_offset_reset="latest") as consumer:

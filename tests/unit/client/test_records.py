@@ -84,6 +84,16 @@ def test_a_first_batch_that_is_truncated_is_an_error() -> None:
         offsets(batch(7, 5)[:-1], fetch_offset=7)
 
 
+@pytest.mark.parametrize(("place", "byte"), [(16, 7), (8, 0xFF)])
+def test_batches_before_one_that_is_none_are_read(place: int, byte: int) -> None:
+    damaged = bytearray(batch(5, 5))
+    damaged[place] = byte  # the magic, or the length
+    assert offsets(batch(0, 5) + bytes(damaged)) == [0, 1, 2, 3, 4]
+    assert CompletedFetch(EVENTS, 0, batch(0, 5) + bytes(damaged), None, ConsumerConfig()).next_offset == 5
+    with pytest.raises(RaykaError):
+        offsets(bytes(damaged), fetch_offset=5)
+
+
 def test_large_batches_for_a_table_are_checked_when_they_were_read() -> None:
     large = [Record(0, 1000, None, bytes(20_000))]
     data = bytearray(build_batch(large) + build_batch(large, base_offset=1))
