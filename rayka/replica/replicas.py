@@ -73,6 +73,11 @@ class Replicas:
             raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic_partition} is not held here")
         return partition
 
+    def append_position(self, topic_partition: TopicPartition) -> int:
+        """Where in its file the next append to a partition will most likely begin; 0 if it is not held here."""
+        partition = self._partitions.get(topic_partition)
+        return 0 if partition is None else partition.log.append_position
+
     def append(
         self, request: AppendRequest, params: AppendParams, now_ms: int, verification: Verification | None = None
     ) -> Appended:

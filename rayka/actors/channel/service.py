@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -45,6 +46,7 @@ from rayka.storage.segments.reader import SegmentReader
 from rayka.types import AppendRequest, FetchResult, FileSlice
 
 R = TypeVar("R", FetchResult, ShareFetchResult)
+_CACHE_LINE_BYTES = 64
 _PLAIN_REQUESTS = (
     ListOffsets,
     FindEpochEnds,
@@ -167,30 +169,35 @@ class FrameService:
         request.answer(True)
 
     def _append_shared(self, request: ReceivedRequest) -> None:
-        """As `_append`, of batches that are copied before anything is checked."""
+        """As `_append`, of batches that are copied before anything is checked.
+
+        A copy begins as far behind a cache line's begin as its place in the log: then it takes less time to write.
+        """
         params, partitions = request.message
         room = self._room(partitions)
         requests = []
-        start = 0
+        end = 0
         for topic_partition, leader_epoch, header, position, size, topic_id in partitions:
-            records = room[start : start + size]
+            start = end + (self._server.append_position(topic_partition) - end) % _CACHE_LINE_BYTES
+            end = start + size
+            records = room[start:end]
             records[:RECORD_BATCH_OVERHEAD] = header
             request.memory.read(records[RECORD_BATCH_OVERHEAD:], position)
             requests.append(AppendRequest(topic_partition, records, leader_epoch, topic_id))
-            start += size
-        self._busy_poll.request_came(start)
+        self._busy_poll.request_came(end)
         self._server.append(requests, params, partial(self._answer_append, request))
 
     def _room(self, partitions: Sequence[SharedRecords]) -> memoryview:
-        """Memory for a copy of these batches, which the next such request uses again."""
+        """Memory for a copy of these batches, which the next such request uses again. It begins with a page."""
         for each in partitions:
             if len(each.header) != RECORD_BATCH_OVERHEAD or each.size < RECORD_BATCH_OVERHEAD:
                 raise RaykaError(ErrorCode.INVALID_REQUEST, f"the batch for {each.topic_partition} has no header")
         size = sum(each.size for each in partitions)
         if size > MOST_REQUEST_BYTES:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"{size} bytes in shared memory are too many for one request")
+        size += len(partitions) * _CACHE_LINE_BYTES
         if len(self._copied) < size:
-            self._copied = memoryview(bytearray(size))
+            self._copied = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         return self._copied
 
     def _answer_append(self, request: ReceivedRequest, value: Any) -> None:

@@ -111,6 +111,10 @@ class ReplicaServer:
         """Set how to ask transaction coordinators."""
         self._transactional_appends.verify = verify
 
+    def append_position(self, topic_partition: TopicPartition) -> int:
+        """As `Replicas.append_position`."""
+        return self._replicas.append_position(topic_partition)
+
     def append(self, requests: Sequence[AppendRequest], params: AppendParams, done: AppendDone) -> None:
         """Append; answer at once, or after the flush that the topic requires. Then wake readers that wait for records.
 

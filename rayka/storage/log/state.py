@@ -87,6 +87,11 @@ class LogState:
         return self._local.log_end_offset
 
     @property
+    def append_position(self) -> int:
+        """Where in its file the next append begins, unless a segment begins with it."""
+        return self._segments.active.size
+
+    @property
     def recovery_point(self) -> int:
         """The first offset that may not be on the device."""
         return self._local.recovery_point

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 import signal
@@ -178,6 +179,38 @@ def test_batches_in_shared_memory_are_appended_as_those_of_a_frame(tmp_path: Pat
         client.close()
 
     run(tmp_path, check)
+
+
+class AlignedFiles(RealFiles):
+    """Notes how far behind a cache line's begin large writes begin, in memory and in the file."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def write(self, descriptor: int, buffer: Buffer, position: int) -> int:  # type: ignore[override]
+        if len(buffer) >= 200_000:
+            self.seen.append((ctypes.addressof(ctypes.c_char.from_buffer(buffer)) % 64, position % 64))
+        return os.pwrite(descriptor, buffer, position)
+
+
+def test_a_copy_lies_in_memory_as_in_the_file(tmp_path: Path, memory: MemoryFile) -> None:
+    """So that it takes less time to write."""
+    files = AlignedFiles()
+
+    async def check(leader: Leader) -> None:
+        client = ChannelLeaderClient(leader.path)
+        await append_shared(client, leader, memory)
+        files.seen.clear()
+        for number in range(5):
+            await append(client, put(memory, batch(b"%d" % number * (200_000 + number))))
+        assert [in_memory for in_memory, _ in files.seen] == [in_file for _, in_file in files.seen]
+        assert len({in_file for _, in_file in files.seen}) > 1
+        results = await append(client, *[put(memory, large(number)) for number in range(5)])
+        assert [result.error for result in results] == [ErrorCode.NONE] * 5
+        client.close()
+
+    log = log_of(run(tmp_path, check, files))
+    assert all(is_intact(log, position, header) for position, header in iter_headers(log))
 
 
 def test_a_request_that_is_read_when_other_records_are_there_is_refused(tmp_path: Path, memory: MemoryFile) -> None:
