@@ -189,6 +189,11 @@ class Accumulator:
         return self._used >= self._limit
 
     @property
+    def has_plenty(self) -> bool:
+        """Whether a quarter of the memory is free."""
+        return self._used <= self._limit - self._limit // 4
+
+    @property
     def overflow(self) -> BufferFull:
         """The error for a record for which there was no room in time."""
         return BufferFull(

@@ -404,4 +404,5 @@ class AsyncProducer(AsyncClosing):
             async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
                 await self._sender.room()
         except TimeoutError:
-            raise self._accumulator.overflow from None
+            if self._accumulator.is_full:
+                raise self._accumulator.overflow from None

@@ -40,6 +40,8 @@ _FOREVER = float("inf")
 _CLOSED = "The connection to the cluster is closed"
 _CLOCK_TICK_S = 0.0006
 """How much too early uvloop's timers, which count in milliseconds, may be."""
+_SOME_ROOM_S = 0.01
+"""How long a program waits for plenty of memory when there is some: a leader that is gone may hold the rest."""
 _NOT_APPENDED = AppendResult(ErrorCode.NONE)
 _LOST = AppendResult(ErrorCode.NETWORK_EXCEPTION)
 
@@ -67,6 +69,7 @@ class Sender:
         self._allocating: asyncio.Task[None] | None = None
         self._unfinished: set[ProducerBatch] = set()
         self._room: list[asyncio.Future[None]] = []
+        self._room_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._direct: DirectSender | None = None
         if config.is_idempotent and transactions is None and not config.linger_ms:
@@ -120,7 +123,7 @@ class Sender:
         return False
 
     async def room(self) -> None:
-        """Wait until a batch is done; lingering batches are sent in the meantime."""
+        """Wait until there is plenty of memory, or some for a while; lingering batches are sent in the meantime."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._room.append(waiter)
         self._flushing += 1
@@ -142,6 +145,7 @@ class Sender:
             self._finish(batch, error=error)
         for queue in self._accumulator.queues():
             queue.in_flight.clear()
+        self._end_waits_for_room()
 
     def _pending(self) -> list[ProducerBatch]:
         """Every batch that is not done, in flight or not. From any thread."""
@@ -152,7 +156,7 @@ class Sender:
         news = self._woken
         while news:
             self._send_from(news.popleft())
-        if self._room and not self._accumulator.is_full:  # a thread has made it
+        if self._room:  # a thread may have made some
             self._tell_of_room()
 
     def _send_from(self, queue: PartitionQueue) -> None:
@@ -398,6 +402,16 @@ class Sender:
         self._tell_of_room()
 
     def _tell_of_room(self) -> None:
+        """End the waits for memory when there is plenty, so that the next one is not soon, or some for a while."""
+        if self._is_closed or self._accumulator.has_plenty:
+            self._end_waits_for_room()
+        elif self._room and self._room_timer is None and not self._accumulator.is_full:
+            self._room_timer = self._loop.call_later(_SOME_ROOM_S, self._end_waits_for_room)
+
+    def _end_waits_for_room(self) -> None:
+        if self._room_timer is not None:
+            self._room_timer.cancel()
+            self._room_timer = None
         waiters, self._room = self._room, []
         for waiter in waiters:
             if not waiter.done():

@@ -9,11 +9,12 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.producer import filling
+from rayka.client.producer import filling, sender
 from rayka.client.producer.accumulator import BufferFull
 from rayka.client.producer.batch import BatchFuture, RecordFuture
 from rayka.client.producer.blocking import Producer
@@ -21,6 +22,7 @@ from rayka.client.producer.partitioner import key_partition
 from rayka.client.producer.producer import AsyncProducer
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.builder import append_records
+from rayka.testing import wait_until
 from rayka.types import TimestampType
 from tests.support.client_connection import LocalConnection
 from tests.support.faulty_partitions import NO_LEADER, Fault, FaultyPartitions
@@ -231,6 +233,70 @@ def test_a_full_buffer_slows_a_fast_sender(cluster: Cluster, faults: FaultyParti
         for value in sent:
             producer.send("events", value)
     assert values(cluster, "events") == sent
+
+
+def test_who_waits_for_memory_is_woken_up_when_a_quarter_is_free(
+    cluster: Cluster, faults: FaultyPartitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "_SOME_ROOM_S", 60)
+    faults.on_append = lambda _: Fault(delay_s=0.001)
+    records = [b"x" * 1000] * 4
+    with cluster.producer(buffer_memory=100_000, max_in_flight=1) as producer:
+        room, waits = producer._core._sender.room, 0
+
+        async def counted() -> None:
+            nonlocal waits
+            waits += 1
+            was_full = producer._core._accumulator.is_full
+            await room()
+            assert producer._core._accumulator.has_plenty or not was_full
+
+        producer._core._sender.room = counted  # type: ignore[method-assign]
+        for _ in range(100):
+            producer.send_batch("events", 0, records)
+    assert 5 <= waits <= 20
+    assert len(read_all(cluster, "events")) == 400
+
+
+def test_memory_that_a_leader_without_an_answer_holds_stops_no_other(
+    cluster: Cluster, faults: FaultyPartitions
+) -> None:
+    """Less than a quarter is ever free: each record waits for a moment only."""
+    cluster.admin().create_topic("events", partitions=2)
+    faults.on_append = lambda request: Fault(delay_s=60 if request.topic_partition.partition else 0)
+    with cluster.producer(buffer_memory=100_000, max_block_ms=20_000) as producer:
+        for _ in range(8):
+            producer.send_batch("events", 1, [b"x" * 11_000])
+        futures = [producer.send_batch("events", 0, [b"y" * 11_000])[0] for _ in range(50)]
+        assert futures[-1].get(20).base_offset == 49
+        assert not producer._core._accumulator.has_plenty
+        faults.on_append = lambda _: Fault()
+        with contextlib.suppress(RaykaError):
+            producer.close(timeout_ms=10)
+
+
+def test_memory_that_is_free_at_the_end_of_the_wait_is_used(cluster: Cluster, faults: FaultyPartitions) -> None:
+    faults.on_append = lambda request: Fault(delay_s=60 if request.topic_partition.partition else 0.01)
+    cluster.admin().create_topic("events", partitions=2)
+    with cluster.producer(buffer_memory=100_000, max_block_ms=12) as producer:
+        for _ in range(8):
+            producer.send_batch("events", 1, [b"x" * 11_000])
+        for number in range(20):
+            (future,) = producer.send_batch("events", 0, [b"y" * 11_000])
+            assert future.get(20).base_offset == number
+        producer.close(timeout_ms=10)
+
+
+def test_close_ends_the_wait_for_memory(cluster: Cluster, faults: FaultyPartitions) -> None:
+    faults.on_append = lambda _: NO_LEADER
+    producer = cluster.producer(buffer_memory=1000, max_block_ms=60_000, batch_size=100)
+    producer.send_batch("events", 0, [b"x" * 1000])
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(producer.send, "events", b"more")
+        wait_until(lambda: producer._core._sender._room, 20, "a record that waits")
+        producer.close(timeout_ms=10)
+        with pytest.raises(RaykaError, match="closed"):
+            waiting.result(20)
 
 
 def test_many_threads_share_a_producer(cluster: Cluster) -> None:
