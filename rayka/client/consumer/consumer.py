@@ -111,7 +111,7 @@ class AsyncConsumer(AsyncClosing):
     async def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """Return prefetched records as a table, without a Python object for each; the table may be empty.
 
-        All records of a fetch come at once, and those of further fetches until the table has about 8 MB.
+        All records of a fetch come at once, and those of further fetches until these have about 8 MB in the log.
         The columns are key, value, topic, partition, offset, timestamp, timestampType and headers, or those named in
         `columns`. The rows of a partition are in the order of their offsets. Deserializers are not applied. Errors as
         `poll`. Needs pyarrow (`rayka[columns]`).

@@ -58,6 +58,8 @@ class Fetcher:
         self._files = SegmentFiles()
         self._buffers = ReadBuffers()
         self._is_for_tables = False
+        self._reading_bytes = 0
+        """What threads are reading from the disk."""
         self._loop = loop
         self._fetches: set[asyncio.Future[list[FetchResult]]] = set()
         self._searches: set[asyncio.Task[None]] = set()
@@ -101,7 +103,7 @@ class Fetcher:
         found = [state for state in wanted if state.position is not None]
         if lost:
             self._find(lost)
-        if found and (room := self._config.fetch_max_bytes - self._buffered_bytes()) > 0:
+        if found and (room := self._room()) > 0:
             self._fetch(found, room)
         if not self._fetches:
             self._files.close()  # the program may take its time, and the disk needs the blocks of deleted segments
@@ -205,9 +207,13 @@ class Fetcher:
             del self._ready[state]
         return [state for state in self._ready if not state.is_paused]
 
-    def _buffered_bytes(self) -> int:
-        """The prefetched bytes without those of paused partitions, which must not keep the others from being read."""
-        return sum(state.buffered_bytes for state in self._ready if not state.is_paused)
+    def _room(self) -> int:
+        """How many bytes may be prefetched.
+
+        Those of paused partitions do not count: they must not keep the others from being read.
+        """
+        buffered = sum(state.buffered_bytes for state in self._ready if not state.is_paused)
+        return self._config.fetch_max_bytes - buffered - self._reading_bytes
 
     def _is_ready(self, state: AssignedPartition) -> None:
         self._ready.setdefault(state)
@@ -295,23 +301,31 @@ class Fetcher:
         answers: Iterator[tuple[tuple[AssignedPartition, int], FetchResult]],
     ) -> None:
         """Accept the answers that are left of a fetch. After a large one, other work of the loop comes first."""
+        room = self._room()
         for (state, asked_in_round), result in answers if not self._is_closed else ():
             if state.round == asked_in_round:
                 state.is_fetching = False
-                self._accept(state, result)
+                try:
+                    self._accept(state, result, room)
+                except Exception as error:  # say for lack of memory
+                    self._read_again(state, error)
+                room -= result.size
             if result.size >= _LARGE_ANSWER:
                 self._loop.call_soon(self._accept_all, fetch, answers)
                 return
         self._fetches.discard(fetch)
         self.pump()
 
-    def _accept(self, state: AssignedPartition, result: FetchResult) -> None:
+    def _accept(self, state: AssignedPartition, result: FetchResult, room: int) -> None:
+        """Accept an answer. Records for which there is no room are fetched again when there is: fetches of several
+        partitions may wait at the same time, and each was sent for the room that there was then.
+        """
         code = ErrorCode(result.error)
         if code is ErrorCode.NONE:
             state.high_watermark = result.high_watermark
             state.last_stable_offset = result.last_stable_offset
             state.log_start_offset = result.log_start_offset
-            if result.size:
+            if result.size and room > 0:
                 self._read(state, result)
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._reset_position(state)
@@ -334,6 +348,7 @@ class Fetcher:
             else:
                 state.is_fetching = True
                 reading = self._loop.run_in_executor(None, file.read, size, position)
+                self._reading_bytes += size
                 reading.add_done_callback(partial(self._have_read, state, state.round, result))
         except (OSError, SegmentGone) as error:
             self._read_again(state, error)
@@ -345,6 +360,7 @@ class Fetcher:
         result: FetchResult,
         reading: asyncio.Future[bytes],
     ) -> None:
+        self._reading_bytes -= result.size
         error = None if reading.cancelled() else reading.exception()  # asyncio reports one that nobody looks at
         if self._is_closed or reading.cancelled() or state.round != asked_in_round:
             return

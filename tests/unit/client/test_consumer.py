@@ -926,11 +926,11 @@ def test_the_loop_does_other_work_between_large_answers_of_a_fetch(
     done: list[str] = []
     accept = Fetcher._accept
 
-    def note(fetcher: Fetcher, state: AssignedPartition, result: FetchResult) -> None:
+    def note(fetcher: Fetcher, state: AssignedPartition, result: FetchResult, room: int) -> None:
         if result.size:
             done.append("answer")
             asyncio.get_running_loop().call_soon(done.append, "other work")
-        accept(fetcher, state, result)
+        accept(fetcher, state, result, room)
 
     monkeypatch.setattr(fetchers, "_LARGE_ANSWER", 100)
     monkeypatch.setattr(Fetcher, "_accept", note)
@@ -938,6 +938,44 @@ def test_the_loop_does_other_work_between_large_answers_of_a_fetch(
         assert len(take(consumer, 40)) == 40
         wait_until(lambda: done.count("other work") == 4, 30, "all work is done")
     assert done == ["answer", "other work"] * 4
+
+
+@pytest.mark.parametrize("call", ["poll", "poll_table"])
+def test_fetches_that_wait_one_by_one_read_no_more_ahead_than_one_for_all(cluster: Cluster, call: str) -> None:
+    cluster.admin().create_topic("events", partitions=24)
+    partitions = [("events", partition) for partition in range(24)]
+    limits = {"fetch_max_bytes": 100_000, "max_partition_fetch_bytes": 50_000, "fetch_max_wait_ms": 20_000}
+    with reader(cluster, *partitions, **limits) as consumer:
+        states, seen = consumer._core._fetcher.partitions.values(), 0
+        for partition in range(24):  # from now on its fetch waits without the others
+            fill(cluster, 1, partition=partition)
+            while seen == partition:
+                polled = getattr(consumer, call)(1000)
+                seen += len(polled) if call == "poll_table" else sum(map(len, polled.values()))
+        with cluster.producer() as producer:
+            for partition in [*range(24)] * 4:
+                producer.send_batch("events", partition, [bytes(1000)] * 40)
+        wait_until(lambda: all(not state.is_fetching for state in states), 60, "all fetches are answered")
+        assert sum(state.buffered_bytes for state in states) <= 200_000
+        while seen < 24 + 24 * 160:
+            polled = getattr(consumer, call)(30_000)
+            seen += len(polled) if call == "poll_table" else sum(map(len, polled.values()))
+
+
+def test_an_answer_that_fails_unexpectedly_is_fetched_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.admin().create_topic("events", partitions=2)
+    for partition in range(2):
+        fill(cluster, 10, partition=partition)
+    put, failures = Fetcher._put, iter([MemoryError("no memory")])
+
+    def fail_once(*arguments: Any) -> None:
+        for failure in failures:
+            raise failure
+        put(*arguments)
+
+    monkeypatch.setattr(Fetcher, "_put", fail_once)
+    with reader(cluster, ("events", 0), ("events", 1), retry_backoff_ms=1) as consumer:
+        assert len(take(consumer, 20)) == 20
 
 
 def test_fetches_for_tables_are_four_times_as_large(cluster: Cluster, faults: FaultyPartitions) -> None:
