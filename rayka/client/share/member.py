@@ -38,6 +38,7 @@ class ShareConsumerMember:
         self._groups = ShareGroups(broker)
         self._topics = tuple(topics)
         self._epoch = _JOINS
+        self._says_all = True
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -45,8 +46,13 @@ class ShareConsumerMember:
             await asyncio.sleep(await self._beat())
 
     async def _beat(self) -> float:
-        """One heartbeat; returns the seconds until the next one."""
-        topics = self._topics if self._epoch == _JOINS else None
+        """One heartbeat; returns the seconds until the next one.
+
+        After a heartbeat that failed, or whose answer was lost, the next one has all fields: the coordinator's answer
+        to that has the assignment, which the lost answer may have had.
+        """
+        topics = self._topics if self._says_all else None
+        self._says_all = True
         request = ShareGroupHeartbeatRequest(self.group_id, self.member_id, self._epoch, subscribed_topic_names=topics)
         try:
             await self._broker.groups.coordinator_of(self.group_id)
@@ -63,8 +69,9 @@ class ShareConsumerMember:
 
     def _accepted(self, answer: ShareGroupHeartbeatResponse) -> float:
         self._epoch = answer.member_epoch
+        self._says_all = False
         if answer.assignment is not None and not self._assign(answer):
-            self._epoch = _JOINS  # the image does not have a topic yet: ask for the assignment again
+            self._says_all = True  # the image does not have a topic yet: ask for the assignment again
             return _RETRY_S
         return answer.heartbeat_interval_ms / 1000
 

@@ -497,6 +497,28 @@ def test_a_member_whose_coordinator_does_not_answer_closes_and_heartbeats_again(
         wait_until(lambda: len(asked) >= 3, 60, "more than one heartbeat")
 
 
+def test_a_member_gets_the_assignment_of_an_answer_that_was_lost(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Kafka's clients: a heartbeat after one that failed has all fields, and its answer has the assignment."""
+    groups: Any = cluster._connection.broker.groups
+    execute, lost = groups.execute, []
+
+    async def lose_an_assignment(request: Any) -> Any:
+        answer = await execute(request)
+        if not lost and getattr(answer, "assignment", None):
+            lost.append(answer)
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, "no answer")
+        return answer
+
+    with cluster.share_consumer("workers", ["tasks"]) as consumer:
+        wait_until(lambda: consumer._core._member.assignment, 60, "it has the first partition")
+        monkeypatch.setattr(groups, "execute", lose_an_assignment)
+        cluster.admin().create_partitions({"tasks": 2})
+        wait_until(lambda: lost, 60, "the answer with the second partition is lost")
+        wait_until(lambda: len(consumer._core._member.assignment) == 2, 20, "it has both partitions")
+
+
 def test_an_unknown_mode_is_refused(cluster: Cluster) -> None:
     with pytest.raises(RaykaError, match="acknowledgement_mode"):
         cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="sometimes")
