@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rayka.coordinator.groups.classic.group import ClassicGroup
@@ -35,7 +35,7 @@ STEPS = [
     "classic", "consumer", "static classic", "static consumer", "pattern",
     "step", "step", "step", "step", "all step", "all step", "wait", "wait", "wait long",
     "lose", "pause", "resume", "leave", "leave for now", "die", "restart", "fail append",
-    "grow topic", "commit", "commit", "interrupt",
+    "grow topic", "commit", "commit", "interrupt", "subscribe",
 ]  # fmt: skip
 HISTORIES = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 11)), max_size=60)
 
@@ -110,6 +110,9 @@ class World:
             self.leave(step, client)
         elif step == "commit":
             self.commit(client, number)
+        elif step == "subscribe" and "subscribed_topic_regex" not in client.fields:
+            client.subscribe(*SUBSCRIPTIONS[number % 3])
+            self.shell.settle()
 
     def leave(self, step: str, client: Client) -> None:
         self.clients.remove(client)
@@ -216,6 +219,8 @@ def compacted(log: list[tuple[bytes, bytes | None]]) -> list[tuple[int, tuple[by
 
 @settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(HISTORIES)
+@example([("consumer", 2), ("all step", 0), ("fail append", 0), ("subscribe", 0)])
+@example([("classic", 2), ("all step", 0), ("all step", 0), ("fail append", 0), ("subscribe", 0)])
 def test_histories(history: list[tuple[str, int]]) -> None:
     world = World()
     for step, number in history:

@@ -87,6 +87,12 @@ class ConsumerClient:
         names = None if "subscribed_topic_regex" in self.fields else self.names
         return self.fields | {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": names}
 
+    def subscribe(self, *names: str) -> None:
+        """Subscribes to other topics, at once if it is a member."""
+        self.names = names
+        if self.epoch > 0:
+            self.heartbeat(subscribed_topic_names=names)
+
     def leave(self, epoch: int = -1) -> ConsumerGroupHeartbeatResponse:
         """Leaves; with -2 for a while."""
         self.owned = {}
@@ -247,6 +253,11 @@ class ClassicClient:
             )
             for member_id, parts in dealt.items()
         }
+
+    def subscribe(self, *names: str) -> None:
+        """Subscribes to other topics, and joins again for them next."""
+        self.names = names
+        self.owned, self._next, self._waiting = set(), "join", None
 
     def leave(self) -> ErrorCode:
         """Leaves."""

@@ -415,6 +415,21 @@ def test_a_failed_append_leaves_no_trace() -> None:
     assert shell.core.state.durable() == before
 
 
+def test_a_subscription_that_can_not_be_appended_counts_when_it_is_sent_again() -> None:
+    shell = new_shell()
+    shell.set_topics(topics("t", "u", version=2))
+    a = ConsumerClient(shell, "a", "t", "u")
+    a.join()
+    settle(a)
+    before, epoch = shell.core.state.durable(), a.epoch
+    a.names = ("t",)
+    shell.fail_next = E.NOT_ENOUGH_REPLICAS
+    assert a.heartbeat(subscribed_topic_names=a.names).error is E.COORDINATOR_NOT_AVAILABLE
+    assert (shell.core.state.durable(), a.epoch, a.owned.keys()) == (before, epoch, {T, topic_id("u")})
+    settle(a)
+    assert (a.epoch > epoch, a.owned.keys()) == (True, {T})
+
+
 def test_a_restarted_coordinator_continues_from_its_log() -> None:
     shell = new_shell()
     a, b = ConsumerClient(shell, "a"), ConsumerClient(shell, "b")

@@ -166,6 +166,18 @@ def test_a_heartbeat_that_can_not_be_appended_changes_nothing() -> None:
     assert groups.shell.core.state.groups == {}
 
 
+def test_a_subscription_that_can_not_be_appended_counts_when_it_is_sent_again() -> None:
+    groups = ShareGroups()
+    joined = groups.join(topics=("t", "u"))
+    before = groups.shell.core.state.durable()
+    groups.shell.fail_next = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert groups.heartbeat(epoch=joined.member_epoch, topics=("t",)).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert groups.shell.core.state.durable() == before
+    kept = groups.heartbeat(epoch=joined.member_epoch)
+    assert (kept.error, kept.member_epoch, kept.assignment) == (NONE, joined.member_epoch, None)
+    assert assigned(groups.heartbeat(epoch=joined.member_epoch, topics=("t",))) == {T: (0, 1)}
+
+
 @pytest.mark.parametrize("epoch", [1, 99])
 def test_a_member_with_another_epoch_is_fenced(epoch: int) -> None:
     groups = ShareGroups()
