@@ -690,7 +690,7 @@ def test_topics_and_partitions(cluster: Cluster) -> None:
 def test_records_come_before_the_error_of_what_follows_them(
     cluster: Cluster, faults: FaultyPartitions, call: str
 ) -> None:
-    fill(cluster, 3)
+    fill(cluster, 3, batch_size=1)
     faults.on_fetch = lambda asked: ErrorCode.TOPIC_AUTHORIZATION_FAILED if asked.fetch_offset else None
     with reader(cluster, max_partition_fetch_bytes=1) as consumer:
         state = consumer._core._fetcher.partitions[EVENTS]
