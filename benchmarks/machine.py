@@ -30,9 +30,15 @@ TOUCHED_BYTES = 5 << 30
 
 def touch(size: int) -> None:
     """Use so many bytes of memory and free them: the kernel gives them out again first."""
-    with mmap(-1, size) as memory:
-        for start in range(0, size, MB):
-            memory[start : start + MB] = bytes(min(MB, size - start))
+    used(size).close()
+
+
+def used(size: int) -> mmap:
+    """So many bytes of memory that were used; what they are closed before has that memory."""
+    memory = mmap(-1, size)
+    for start in range(0, size, MB):
+        memory[start : start + MB] = bytes(min(MB, size - start))
+    return memory
 
 
 def rates(directory: Path) -> str:
