@@ -34,7 +34,7 @@ def touch(size: int) -> None:
 
 
 def used(size: int) -> mmap:
-    """So many bytes of memory that were used; what they are closed before has that memory."""
+    """So many bytes of memory that were used. Once they are closed, the kernel gives that memory out first."""
     memory = mmap(-1, size)
     for start in range(0, size, MB):
         memory[start : start + MB] = bytes(min(MB, size - start))
