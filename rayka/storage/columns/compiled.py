@@ -19,7 +19,8 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from rayka.storage.columns.native_code import FIRST_SLOT, INT, Instruction, Kind, NativeCode, load_code
+from rayka.storage.columns.intrinsics import Intrinsic
+from rayka.storage.columns.native_code import FIRST_SLOT, INT, Kind, NativeCode, load_code
 
 logger = logging.getLogger(__name__)
 
@@ -95,10 +96,10 @@ class CompiledFunction:
         linked = {
             name: callee.borrowing if borrowing else callee.dispatcher for name, callee in self._callees().items()
         }
-        instructions = {
-            name: each.intrinsic for name, each in self.function.__globals__.items() if isinstance(each, Instruction)
+        intrinsics = {
+            name: each.intrinsic for name, each in self.function.__globals__.items() if isinstance(each, Intrinsic)
         }
-        names = {**self.function.__globals__, **linked, **instructions}
+        names = {**self.function.__globals__, **linked, **intrinsics}
         function = FunctionType(self.function.__code__, names, self.function.__name__)
         function.__qualname__ = self.function.__qualname__
         return numba.njit(nogil=True, **options)(function)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rayka.storage.columns.compiled import compiled
 from rayka.storage.columns.decode import Bytes
-from rayka.storage.columns.native_code import Instruction
+from rayka.storage.columns.intrinsics import Instruction
 
 _POLYNOMIAL = 0x82F63B78
 _STRIDE = 16

@@ -1,17 +1,16 @@
 """The compiled half of writing columns: fields to the records of record batches.
 
 A field is a position in the column's bytes and a length, -1 for null, as in `columns_decode`. A batch
-begins with 61 bytes that are left for its header. Indices are unsigned where bytes are copied (see `gather`).
+begins with 61 bytes that are left for its header.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from rayka.storage.columns.compiled import compiled
 from rayka.storage.columns.decode import Bytes, Longs
+from rayka.storage.columns.intrinsics import copy_block
 
 _HEADER_SIZE = 61
 _LARGE_BYTES = 512
@@ -55,10 +54,7 @@ def write_varint(out: Bytes, position: int, number: int) -> int:
 @compiled
 def copy_bytes(out: Bytes, position: int, data: Bytes, start: int, length: int) -> int:
     """Copy the bytes of a field, none if it is null (-1); the position after them."""
-    to: Any = np.uint64(position)
-    source: Any = np.uint64(start)
-    for i in range(np.uint64(max(length, 0))):
-        out[to + i] = data[source + i]
+    copy_block(out, position, data, start, length)
     return position + max(length, 0)
 
 

@@ -25,6 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from rayka.storage.columns import intrinsics
+from rayka.storage.columns.intrinsics import llvm
+
 if TYPE_CHECKING:
     from rayka.storage.columns.compiled import CompiledFunction
 
@@ -59,45 +62,6 @@ class NativeCode:
         call, (address, _) = self._brief_call if is_brief else self._call, slots.buffer_info()
         if call(address + RESULT_SLOTS * _WORD, address + (RESULT_SLOTS + 1) * _WORD, address):
             raise RuntimeError("compiled code has raised an exception")
-
-
-class Instruction:
-    """An instruction of some processors that compiled functions call, on two 64-bit numbers and with one as its result.
-
-    `name` is that of LLVM's function for it, and `feature` LLVM's word for what a processor must have.
-    """
-
-    def __init__(self, name: str, feature: str) -> None:
-        self._name = name
-        self._feature = feature
-
-    def __call__(self, first: Any, second: Any) -> Any:
-        """What type checkers see of it."""
-        raise TypeError(f"only compiled code can call {self._name}")
-
-    @property
-    def is_available(self) -> bool:
-        """Whether this processor has it. LLVM ends the process when numba is told to compile for one that has not."""
-        is_for_another = os.environ.keys() & {"NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"}
-        return not is_for_another and bool(_llvm().get_host_cpu_features().get(self._feature))
-
-    @functools.cached_property
-    def intrinsic(self) -> Any:
-        """The instruction as numba has it."""
-        from llvmlite import ir
-        from numba import types
-        from numba.extending import intrinsic
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            word = ir.IntType(64)
-            function = builder.module.declare_intrinsic(self._name, fnty=ir.FunctionType(word, [word, word]))
-            return builder.call(function, arguments)
-
-        @intrinsic
-        def instruction(context: Any, first: Any, second: Any) -> Any:
-            return types.uint64(types.uint64, types.uint64), generate
-
-        return instruction
 
 
 class _Stored(NamedTuple):
@@ -152,7 +116,7 @@ def load_code(function: CompiledFunction, kinds: Sequence[Kind], result_count: i
         if stored is None:
             return None
         _store(stored, paths)
-    binding = _llvm()
+    binding = llvm()
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target_machine())
     engine.add_object_file(binding.ObjectFileRef.from_data(stored.code))
     engine.finalize_object()
@@ -168,25 +132,16 @@ def _store(stored: _Stored, paths: Sequence[str]) -> None:
             logger.debug("%s: %s", path, error)
 
 
-@functools.cache
-def _llvm() -> Any:
-    from llvmlite import binding
-
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    return binding
-
-
 def _target_machine() -> Any:
     """This processor; a new object each time, since an engine keeps the one that it gets for itself."""
     name, features = _cpu()
-    target = _llvm().Target.from_default_triple()
+    target = llvm().Target.from_default_triple()
     return target.create_target_machine(cpu=name, features=features, opt=3, codemodel="jitdefault")
 
 
 @functools.cache
 def _cpu() -> tuple[str, str]:
-    binding = _llvm()
+    binding = llvm()
     return binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
 
 
@@ -195,7 +150,7 @@ def _paths(function: FunctionType, kinds: Sequence[Kind]) -> list[str]:
     import llvmlite
 
     source = function.__code__.co_filename
-    machine = llvmlite.__version__, _llvm().get_process_triple(), *_cpu(), _ARRAY_DATA
+    machine = llvmlite.__version__, llvm().get_process_triple(), *_cpu(), _ARRAY_DATA
     what = (function.__module__, function.__qualname__, [str(kind) for kind in kinds], *machine)
     digest = hashlib.sha256(repr(what).encode()).hexdigest()[:16]
     module = os.path.splitext(os.path.basename(source))[0]
@@ -209,7 +164,7 @@ def _paths(function: FunctionType, kinds: Sequence[Kind]) -> list[str]:
 def _stamp(function: CompiledFunction) -> str:
     """The state of the sources of a function and of all that it calls, with constants of other modules."""
     reached = [each.function for each in function.reachable()]
-    paths = sorted({__file__, *(each.__code__.co_filename for each in reached)})
+    paths = sorted({__file__, str(intrinsics.__file__), *(each.__code__.co_filename for each in reached)})
     sources = [hashlib.sha256(_content(path)).hexdigest() for path in paths]
     constants = {
         (each.__module__, name, value)
@@ -235,7 +190,7 @@ def _compile(function: CompiledFunction, kinds: Sequence[Kind], result_count: in
     dispatcher = njit((address,), _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(entry)
     (overload,) = dispatcher.overloads.values()
     symbol = overload.fndesc.llvm_func_name
-    binding, machine = _llvm(), _target_machine()
+    binding, machine = llvm(), _target_machine()
     module = binding.parse_assembly(overload.library.get_llvm_str())
     for each in module.functions:
         if not each.is_declaration and each.name != symbol:

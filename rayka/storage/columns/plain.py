@@ -8,7 +8,7 @@ comes into the processor's cache once. It ends at the first batch that is not pl
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from rayka.storage.columns.big_endian import read_int32, read_int64
 from rayka.storage.columns.compiled import compiled
 from rayka.storage.columns.crc import add_blocks, begin_crc, end_crc, end_of_blocks
 from rayka.storage.columns.decode import Bytes, Ints, Longs, read_length, read_varint
+from rayka.storage.columns.intrinsics import copy_block
 from rayka.storage.format.batch import (
     ATTRIBUTES_OFFSET,
     CODEC_MASK,
@@ -163,14 +164,14 @@ def fill_batch(
                 return NOT_PLAIN
         if wants & WANTS_KEYS:
             if wants & COPIES_KEYS:
-                copy_field(data, key, key_length, columns.keys, key_bytes)
+                copy_block(columns.keys, key_bytes, data, key, key_length)
                 key_bytes += max(key_length, 0)
                 columns.key_ends[row + 1] = key_bytes
                 columns.are_keys[row] = key_length >= 0
             elif key_length >= 0:
                 return HAS_KEY
         if wants & WANTS_VALUES:
-            copy_field(data, value, value_length, columns.values, value_bytes)
+            copy_block(columns.values, value_bytes, data, value, value_length)
             value_bytes += max(value_length, 0)
             columns.value_ends[row + 1] = value_bytes
             columns.are_values[row] = value_length >= 0
@@ -191,12 +192,3 @@ def fill_batch(
             return NOT_PLAIN
     counts[ROWS], counts[VALUE_BYTES], counts[KEY_BYTES] = row, value_bytes, key_bytes
     return DONE
-
-
-@compiled
-def copy_field(data: Bytes, position: int, length: int, copied: Bytes, end: int) -> None:
-    """Append a field to `copied`, which has `end` bytes. The indices are unsigned for the reason that `gather` has."""
-    source: Any = np.uint64(position)
-    target: Any = np.uint64(end)
-    for i in range(np.uint64(max(length, 0))):
-        copied[target + i] = data[source + i]
