@@ -346,8 +346,8 @@ class Fetcher:
             if file.read_cached(data, position) == size:
                 self._put(state, result, data)
             else:
-                state.is_fetching = True
                 reading = self._loop.run_in_executor(None, file.read, size, position)
+                state.is_fetching = True  # only now: there may be no thread
                 self._reading_bytes += size
                 reading.add_done_callback(partial(self._have_read, state, state.round, result))
         except (OSError, SegmentGone) as error:
@@ -361,13 +361,14 @@ class Fetcher:
         reading: asyncio.Future[bytes],
     ) -> None:
         self._reading_bytes -= result.size
-        error = None if reading.cancelled() else reading.exception()  # asyncio reports one that nobody looks at
+        if not reading.cancelled():
+            reading.exception()  # asyncio reports one that nobody looks at
         if self._is_closed or reading.cancelled() or state.round != asked_in_round:
             return
         state.is_fetching = False
-        if error is None:
+        try:
             self._put(state, result, reading.result())
-        else:
+        except Exception as error:  # of the disk, or say for lack of memory
             self._read_again(state, error)
         self.pump()
 

@@ -978,6 +978,49 @@ def test_an_answer_that_fails_unexpectedly_is_fetched_again(cluster: Cluster, mo
         assert len(take(consumer, 20)) == 20
 
 
+def test_records_that_only_the_disk_has_are_fetched_again_if_they_can_not_be_kept(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, 10)
+    put, failures = Fetcher._put, iter([MemoryError("no memory")])
+
+    def fail_once(*arguments: Any) -> None:
+        for failure in failures:
+            raise failure
+        put(*arguments)
+
+    monkeypatch.setattr(Fetcher, "_put", fail_once)
+    monkeypatch.setattr(segment_files.SegmentFile, "read_cached", lambda *_: 0)
+    with reader(cluster, retry_backoff_ms=1) as consumer:
+        assert numbers(consumer.poll(30_000)[EVENTS]) == [*range(10)]
+
+
+def test_records_that_only_the_disk_has_are_fetched_again_if_no_thread_can_read_them(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, 10)
+    monkeypatch.setattr(segment_files.SegmentFile, "read_cached", lambda *_: 0)
+    with cluster.consumer(auto_offset_reset="earliest", retry_backoff_ms=1) as consumer:
+        fetcher = consumer._core._fetcher
+        loop, failures = fetcher._loop, iter([RuntimeError("can't start new thread")])
+
+        def run_in_executor(*arguments: Any) -> Any:
+            for failure in failures:
+                raise failure
+            return loop.run_in_executor(*arguments)
+
+        without_threads = SimpleNamespace(
+            run_in_executor=run_in_executor,
+            call_later=loop.call_later,
+            call_soon=loop.call_soon,
+            create_task=loop.create_task,
+        )
+        monkeypatch.setattr(fetcher, "_loop", without_threads)
+        consumer.assign([EVENTS])
+        assert numbers(consumer.poll(30_000)[EVENTS]) == [*range(10)]
+        assert next(failures, None) is None
+
+
 def test_fetches_for_tables_are_four_times_as_large(cluster: Cluster, faults: FaultyPartitions) -> None:
     fill(cluster, 3000, batch_size=1000)
     asked: list[FetchPartition] = []
