@@ -70,12 +70,13 @@ class Consumer(Shell[AsyncConsumer], Closing):
 
     def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """As `AsyncConsumer.poll_table`; the calling thread decodes."""
-        polled = self._deliver(self._core.taking_table, timeout_ms) or {}
-        try:
-            return self._core.table_of(polled, columns)
-        except BaseException:
-            self._loop.run(self._core.give_back(polled))
-            raise
+        with self._only_user():
+            polled = self._deliver(self._core.taking_table, timeout_ms) or {}
+            try:
+                return self._core.table_of(polled, columns)
+            except BaseException:
+                self._loop.run(self._core.give_back(polled))
+                raise
 
     seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)
     seek_to_end = blocking(AsyncConsumer.seek_to_end)

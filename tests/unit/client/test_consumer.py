@@ -808,6 +808,29 @@ def test_two_threads_in_one_consumer_get_an_error(cluster: Cluster) -> None:
     assert consumer.assignment() == {EVENTS}
 
 
+def test_a_second_thread_gets_an_error_while_a_table_is_made(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(cluster, 1)
+    refused: list[RaykaError] = []
+
+    def ask_meanwhile(*arguments: Any) -> Any:
+        def ask() -> None:
+            try:
+                consumer.poll(0)
+            except RaykaError as error:
+                refused.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        asking.join()
+        return table_of(*arguments)
+
+    table_of = tables.table_of
+    monkeypatch.setattr(tables, "table_of", ask_meanwhile)
+    with reader(cluster) as consumer:
+        assert consumer.poll_table(30_000)["offset"].to_pylist() == [0]
+    assert [error.code for error in refused] == [ErrorCode.INVALID_REQUEST]
+
+
 def test_highwater_is_that_of_the_last_fetch(cluster: Cluster) -> None:
     fill(cluster, 7)
     with reader(cluster) as consumer:
