@@ -105,7 +105,11 @@ class ShareGroups:
         self._room = asyncio.Semaphore(_AT_ONCE)
 
     async def heartbeat(self, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
-        """A heartbeat. New share-partitions are initialized before the answer, so that it can have them already."""
+        """A heartbeat. New share-partitions are initialized before the answer, so that it can have them already.
+
+        If the second heartbeat for that fails, so does this one. It may count all the same: then the group has given
+        the member its partitions, and tells them only to a member that says everything again, as after an error.
+        """
         answer = await self._groups.execute(request)
         for _ in range(_ROUNDS):
             if not answer.to_initialize:
@@ -116,7 +120,7 @@ class ShareGroups:
                 return answer
             after = await self._groups.execute(again)
             if after.error is not NONE:
-                return answer
+                return after
             answer = after if after.assignment is not None else replace(after, assignment=answer.assignment)
         await self._report(request.group_id, (), [(one.topic_id, one.partition) for one in answer.to_initialize])
         return answer

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rayka.coordinator.groups.share.requests import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from rayka.coordinator.shares.requests import StateBatch, WriteShareGroupStateRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.wire.schema import ApiKey
@@ -103,6 +105,27 @@ def test_a_member_joins_even_if_nothing_can_be_initialized_and_gets_partitions_l
         assert (joined.error_code, joined.assignment.topic_partitions) == (0, ())
         later = await beat(client, joined.member_epoch)
         assert [topic.partitions for topic in later.assignment.topic_partitions] == [(0,)]
+
+    run(tmp_path, check)
+
+
+def test_a_member_gets_its_partitions_if_it_is_not_known_whether_their_assignment_was_appended(tmp_path: Path) -> None:
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        await create(broker, NewTopic("a", 1))
+        execute, heartbeats = broker.groups.execute, count()
+
+        async def fail_the_second_heartbeat(request: Any) -> Any:
+            answer = await execute(request)
+            if isinstance(request, ShareGroupHeartbeatRequest) and next(heartbeats) == 1:
+                return ShareGroupHeartbeatResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it may be in the log")
+            return answer
+
+        broker.groups.execute = fail_the_second_heartbeat  # type: ignore[method-assign]
+        joined = await beat(client, topics=("a",))
+        again = joined if joined.error_code == 0 else await beat(client, topics=("a",))
+        later = await beat(client, again.member_epoch)
+        found = [one.assignment for one in (joined, again, later) if one.assignment is not None]
+        assert [topic.partitions for topic in found[-1].topic_partitions] == [(0,)]
 
     run(tmp_path, check)
 
