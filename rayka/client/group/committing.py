@@ -35,15 +35,18 @@ class CommittingConsumer(AsyncConsumer):
         """
         if offsets is not None:
             return await self.commit_prepared(self.prepare_commit(offsets), timeout_ms)
+        self._require_open()
         with self._hurrying():
             return dict(await self._commits.commit_positions(timeout_ms))
 
     def prepare_commit(self, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None) -> PreparedCommit:
         """What `commit` of this would commit now. From the thread that polls."""
+        self._require_open()
         return self._commits.prepare(None if offsets is None else self._checked(offsets))
 
     def read_offsets(self) -> ReadOffsets:
         """The positions after all returned records, as `producer.send_offsets` takes them."""
+        self._require_open()
         prepared = self._commits.prepare()
         return ReadOffsets(prepared.offsets, GroupMetadata(self._calls.group_id, *prepared.member))
 

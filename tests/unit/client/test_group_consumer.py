@@ -652,6 +652,22 @@ def test_bad_arguments(cluster: Cluster) -> None:
         consumer.poll(0)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [GroupConsumer.commit, GroupConsumer.commit_async, GroupConsumer.read_offsets],
+    ids=lambda call: call.__name__,
+)
+def test_a_closed_consumer_has_no_positions_to_commit(
+    cluster: Cluster, call: Callable[[GroupConsumer], object]
+) -> None:
+    """A transaction that sent them would be committed without them, and its records would come again."""
+    write(cluster, 10)
+    with cluster.consumer("g", ["events"], **SETTINGS) as consumer:
+        take(10, consumer)
+    with pytest.raises(RaykaError, match="The consumer is closed"):
+        call(consumer)
+
+
 def test_an_unknown_assignor_is_an_error_of_poll(cluster: Cluster) -> None:
     consumer = cluster.consumer("g", ["events"], group_remote_assignor="mine", **SETTINGS)
     for _ in range(2):
