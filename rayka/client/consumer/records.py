@@ -110,7 +110,7 @@ class CompletedFetch:
         """
         self._config = config
         size, next_offset = 0, fetch_offset
-        headers = _leading_headers(data)
+        headers = _leading_headers(data, fetch_offset)
         if headers:
             place, last = headers[-1]
             size, next_offset = place + last.size_in_bytes, last.next_offset
@@ -272,12 +272,22 @@ class UndecodedRecords:
         return min(header.record_count, header.next_offset - self._position)
 
 
-def _leading_headers(data: Buffer) -> list[PositionedHeader]:
-    """Those of the batches before one whose frame is broken, with which the next fetch begins. Raises for the first."""
+def _leading_headers(data: Buffer, fetch_offset: int) -> list[PositionedHeader]:
+    """Those of the batches before one whose frame is broken, or which is not in the order of offsets: the next fetch
+    begins with it. Raises for the first.
+
+    CRCs do not cover the offset of a batch. If it is damaged, either of two batches that are not in order may be wrong.
+    """
     headers: list[PositionedHeader] = []
+    least_offset = fetch_offset
     try:
         for positioned in iter_headers(data):
+            header = positioned[1]
+            if (header.base_offset if headers else header.next_offset - 1) < least_offset:
+                wrong = headers.pop()[1] if headers else header
+                raise corrupt_batch(wrong, f"is not in order: offset {least_offset} is expected")
             headers.append(positioned)
+            least_offset = header.next_offset
     except RaykaError:
         if not headers:
             raise

@@ -13,7 +13,7 @@ from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
 from rayka.client.consumer.tables import table_of
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.format.batch import iter_headers, read_header, seal
+from rayka.storage.format.batch import iter_headers, read_header, seal, stamp
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.records import Headers, Record, build_batch, read_batch
@@ -92,6 +92,24 @@ def test_batches_before_one_that_is_none_are_read(place: int, byte: int) -> None
     assert CompletedFetch(EVENTS, 0, batch(0, 5) + bytes(damaged), None, ConsumerConfig()).next_offset == 5
     with pytest.raises(RaykaError):
         offsets(bytes(damaged), fetch_offset=5)
+
+
+@pytest.mark.parametrize(("moved_to", "sound"), [(14, 10), (2**40, 10), (6, 5), (0, 5), (-(2**63), 5)])
+def test_batches_before_two_that_are_not_in_order_are_read(moved_to: int, sound: int) -> None:
+    """No CRC covers the offset of a batch: a flipped bit of it made a consumer go back, or over other records."""
+    moved = bytearray(batch(10, 10))
+    stamp(moved, 0, moved_to, 0)
+    batches = [batch(0, 5), batch(5, 5), bytes(moved), batch(20, 5)]
+    data = b"".join(batches)
+    assert offsets(data) == [*range(sound)]
+    assert CompletedFetch(EVENTS, 0, data, None, ConsumerConfig()).next_offset == sound
+    with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE.*is not in order"):
+        offsets(b"".join(batches[sound // 5 :]), fetch_offset=sound)
+
+
+def test_a_batch_before_the_offset_that_was_fetched_is_refused() -> None:
+    with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE.*is not in order"):
+        offsets(batch(0, 5), fetch_offset=5)
 
 
 def test_large_batches_for_a_table_are_checked_when_they_were_read() -> None:
