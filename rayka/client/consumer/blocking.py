@@ -74,9 +74,9 @@ class Consumer(Shell[AsyncConsumer], Closing):
             polled = self._deliver(self._core.taking_table, timeout_ms) or {}
             try:
                 return self._core.table_of(polled, columns)
-            except BaseException:
+            except BaseException as error:
                 self._loop.run(self._core.give_back(polled))
-                raise
+                return self._core.table_after(error, columns)
 
     seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)
     seek_to_end = blocking(AsyncConsumer.seek_to_end)

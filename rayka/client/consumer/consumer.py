@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -16,18 +17,22 @@ from rayka.client.consumer.positions import AssignedPartition, require_topic_par
 from rayka.client.consumer.read_buffers import TableBuffers
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
+from rayka.client.consumer.stored import FetchedBatches
 from rayka.client.loop import AsyncClosing, at_home
 from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
+from rayka.gateway.server.segment_files import SegmentGone
 from rayka.types import NO_OFFSET, IsolationLevel, OffsetAnswer, OffsetSpec, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+logger = logging.getLogger(__name__)
+
 _CALL_TIMEOUT_MS = 30_000
 _QUICK_S = 0.1
-_TABLE_BYTES = 8 << 20
+_TABLE_BYTES = 16 << 20
 """A table gets no more fetches than make so much: while it is decoded, the next ones are read."""
 
 T = TypeVar("T")
@@ -111,7 +116,7 @@ class AsyncConsumer(AsyncClosing):
     async def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """Return prefetched records as a table, without a Python object for each; the table may be empty.
 
-        All records of a fetch come at once, and those of further fetches until these have about 8 MB in the log.
+        All records of a fetch come at once, and those of further fetches until these have about 16 MB in the log.
         The columns are key, value, topic, partition, offset, timestamp, timestampType and headers, or those named in
         `columns`. The rows of a partition are in the order of their offsets. Deserializers are not applied. Errors as
         `poll`. Needs pyarrow (`rayka[columns]`).
@@ -120,12 +125,12 @@ class AsyncConsumer(AsyncClosing):
         self.pending.end_delivery(polled)
         try:
             return await asyncio.to_thread(self.table_of, polled, columns)
-        except BaseException:
+        except BaseException as error:
             await self.give_back(polled)
-            raise
+            return self.table_after(error, columns)
 
     @at_home
-    async def give_back(self, polled: Mapping[TopicPartition, list[RecordBatches]]) -> None:
+    async def give_back(self, polled: Mapping[TopicPartition, Sequence[FetchedBatches]]) -> None:
         """Return batches that nobody has received to the fetcher, of partitions that are still assigned."""
         self._return({each: offset for each, offset in unread(polled).items() if each in self._fetcher.partitions})
 
@@ -252,6 +257,7 @@ class AsyncConsumer(AsyncClosing):
         self._is_closed = True
         self.pending.clear()
         self._fetcher.close()
+        self._table_buffers.close()
         self._table_buffers = TableBuffers()
 
     @at_home
@@ -275,11 +281,22 @@ class AsyncConsumer(AsyncClosing):
                 if not await self.fill():
                     raise StopAsyncIteration from None
 
-    def table_of(self, polled: Mapping[TopicPartition, list[RecordBatches]], columns: Sequence[str] | None) -> pa.Table:
-        """The table of what `poll_batches` gave. In any thread."""
+    def table_of(
+        self, polled: Mapping[TopicPartition, Sequence[FetchedBatches]], columns: Sequence[str] | None
+    ) -> pa.Table:
+        """The table of what `taking_table` gave. In any thread."""
         from rayka.client.consumer import tables  # loaded when first used: it brings pyarrow
 
-        return tables.table_of(polled, columns, self.config.check_crcs, self._table_buffers.allocate)
+        return tables.table_of(
+            polled, columns, self.config.check_crcs, self._table_buffers.allocate, self._table_buffers.helper
+        )
+
+    def table_after(self, error: BaseException, columns: Sequence[str] | None) -> pa.Table:
+        """An empty table if the records could not be read from their file: they are fetched again. Else the error."""
+        if not isinstance(error, (OSError, SegmentGone)):
+            raise error
+        logger.info("%s; fetching again", error)
+        return self.table_of({}, columns)
 
     def _configure(self, config: Mapping[str, Any]) -> ConsumerConfig:
         return configure(ConsumerConfig, config)
@@ -297,9 +314,9 @@ class AsyncConsumer(AsyncClosing):
         """For `take`: what `poll_batches` returns."""
         return self._taken(self._fetcher.take_batches)
 
-    def taking_table(self) -> dict[TopicPartition, list[RecordBatches]]:
+    def taking_table(self) -> dict[TopicPartition, list[FetchedBatches]]:
         """For `take`: what `poll_table` returns, not decoded."""
-        return self._taken(partial(self._fetcher.take_batches, _TABLE_BYTES))
+        return self._taken(partial(self._fetcher.take_for_table, _TABLE_BYTES))
 
     def _taken(self, take: Callable[[], Polled]) -> Polled:
         self._return_pending()

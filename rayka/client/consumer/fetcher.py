@@ -16,16 +16,17 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.read_buffers import ReadBuffers
 from rayka.client.consumer.records import CompletedFetch, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
+from rayka.client.consumer.stored import FetchedBatches, StoredBatches, StoredFetch, find_stored
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
-from rayka.gateway.server.segment_files import SegmentFiles, SegmentGone
+from rayka.gateway.server.segment_files import SegmentFile, SegmentFiles, SegmentGone
 from rayka.metadata.image import MetadataImage
 from rayka.types import (
     FetchPartition,
@@ -44,6 +45,8 @@ _LARGE_ANSWER = 1 << 20
 """To read 4 MB and check their CRC takes 0.4 ms."""
 _TABLE_FACTOR = 4
 """So many times `max_partition_fetch_bytes` is in an answer for a table."""
+_STORED_FACTOR = 8
+"""The same if its batches will stay in their file, so that they take no memory."""
 _RESET = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _LOST = FetchResult(ErrorCode.NETWORK_EXCEPTION)
 _NO_OFFSETS: Mapping[TopicPartition, int] = {}
@@ -57,7 +60,7 @@ class Fetcher:
         self._config = config
         self._files = SegmentFiles()
         self._buffers = ReadBuffers()
-        self._is_for_tables = False
+        self._is_for_batches = self._may_be_stored = False
         self._reading_bytes = 0
         """What threads are reading from the disk."""
         self._loop = loop
@@ -97,7 +100,7 @@ class Fetcher:
         if self._is_closed:
             return
         self.check_topic_ids()
-        ahead = 1 if self._is_for_tables else _FETCHES_AHEAD
+        ahead = 1 if self._is_for_batches else _FETCHES_AHEAD
         wanted = [state for state in self._turns if _wants_records(state, ahead)]
         lost = [state for state in wanted if state.position is None]
         found = [state for state in wanted if state.position is not None]
@@ -110,7 +113,7 @@ class Fetcher:
 
     def take(self, limit: int) -> dict[TopicPartition, ConsumerRecords]:
         """Return at most `limit` prefetched records. Raises a partition's error if there are none before it."""
-        self._is_for_tables = False
+        self._will_take(batches=False, stored=False)
         taken: dict[TopicPartition, ConsumerRecords] = {}
         for state in self._readable():
             if state.error is None or state.completed_fetches:
@@ -126,17 +129,23 @@ class Fetcher:
         self.pump()
         return taken
 
-    def take_batches(self, enough_bytes: float = inf) -> dict[TopicPartition, list[RecordBatches]]:
-        """Return all prefetched record batches of as many partitions as have `enough_bytes`.
+    def take_batches(self) -> dict[TopicPartition, list[RecordBatches]]:
+        """Return all prefetched record batches. Raises a partition's error if there are none before it."""
+        self._will_take(batches=True, stored=False)
+        return cast(dict[TopicPartition, list[RecordBatches]], self._take_batches(inf))
 
-        Raises a partition's error if there are none before it.
-        """
-        self._is_for_tables = True
-        taken: dict[TopicPartition, list[RecordBatches]] = {}
+    def take_for_table(self, enough_bytes: int) -> dict[TopicPartition, list[FetchedBatches]]:
+        """As `take_batches`, but of as many partitions as have `enough_bytes`, and some may still be in their files."""
+        self._will_take(batches=True, stored=True)
+        return self._take_batches(enough_bytes)
+
+    def _take_batches(self, enough_bytes: float) -> dict[TopicPartition, list[FetchedBatches]]:
+        taken: dict[TopicPartition, list[FetchedBatches]] = {}
         for state in self._readable():
             if state.completed_fetches:
                 enough_bytes -= state.buffered_bytes
-                taken[state.topic_partition] = state.take_batches()
+                if batches := self._opened(state):
+                    taken[state.topic_partition] = batches
                 self._ready[state] = self._ready.pop(state)  # the others come first at the next call
                 if enough_bytes <= 0:
                     break
@@ -201,6 +210,24 @@ class Fetcher:
         self.on_recreated(state.topic_partition)
         if self._config.auto_offset_reset == "none":
             self._fail(state, RaykaError(ErrorCode.UNKNOWN_TOPIC_ID, message))
+
+    def _will_take(self, batches: bool, stored: bool) -> None:
+        """What the program asks for is what is fetched ahead from now on."""
+        if self._may_be_stored and not stored:
+            for state in self.partitions.values():
+                state.forget_stored()
+        self._is_for_batches, self._may_be_stored = batches, stored
+
+    def _opened(self, state: AssignedPartition) -> list[FetchedBatches]:
+        """Take a partition's batches. If a file has gone meanwhile, there are none, and they are fetched again."""
+        position, taken = state.position, state.take_batches()
+        try:
+            return [each.opened(self._files) if isinstance(each, StoredBatches) else each for each in taken]
+        except (OSError, SegmentGone) as error:
+            assert position is not None
+            state.seek(position)
+            self._read_again(state, error)
+            return []
 
     def _readable(self) -> list[AssignedPartition]:
         for state in [state for state in self._ready if not state.completed_fetches and state.error is None]:
@@ -276,7 +303,7 @@ class Fetcher:
         for state in states:
             state.is_fetching = True
             topic_id = None if state.topic_id is None else state.topic_id.bytes
-            size = config.max_partition_fetch_bytes * (_TABLE_FACTOR if self._is_for_tables else 1)
+            size = config.max_partition_fetch_bytes * self._factor(state)
             requests.append(FetchPartition(state.topic_partition, state.fetch_offset, size, topic_id=topic_id))
         fetch = self._broker.partitions.fetch(
             requests,
@@ -287,6 +314,11 @@ class Fetcher:
         )
         self._fetches.add(fetch)
         fetch.add_done_callback(partial(self._answered, [(state, state.round) for state in states]))
+
+    def _factor(self, state: AssignedPartition) -> int:
+        if not self._is_for_batches:
+            return 1
+        return _STORED_FACTOR if self._may_be_stored and state.has_large_batches else _TABLE_FACTOR
 
     def _answered(
         self, asked: Sequence[tuple[AssignedPartition, int]], fetch: asyncio.Future[list[FetchResult]]
@@ -340,9 +372,11 @@ class Fetcher:
             self._put(state, result, result.records or b"")
             return
         position, size = result.records.position, result.records.size
-        data = self._buffers.take(size)
         try:
             file = self._files.open(result.records)
+            if self._leave(state, result, file):
+                return
+            data = self._buffers.take(size)
             if file.read_cached(data, position) == size:
                 self._put(state, result, data)
             else:
@@ -352,6 +386,16 @@ class Fetcher:
                 reading.add_done_callback(partial(self._have_read, state, state.round, result))
         except (OSError, SegmentGone) as error:
             self._read_again(state, error)
+
+    def _leave(self, state: AssignedPartition, result: FetchResult, file: SegmentFile) -> bool:
+        """Leave large batches in their file, for a table; whether that could be done."""
+        if not self._may_be_stored or result.aborted_transactions or not isinstance(result.records, FileSlice):
+            return False
+        stored = find_stored(state.topic_partition, state.fetch_offset, result.records, file)
+        state.has_large_batches = stored is not None
+        if stored is not None:
+            self._add(state, stored)
+        return stored is not None
 
     def _have_read(
         self,
@@ -384,14 +428,17 @@ class Fetcher:
                 data,
                 result.aborted_transactions,
                 self._config,
-                self._is_for_tables,
+                self._is_for_batches,
             )
         except RaykaError as error:
             self._fail(state, error)
         else:
-            state.put(completed_fetch)
-            self._turns[state] = self._turns.pop(state)
-            self._is_ready(state)
+            self._add(state, completed_fetch)
+
+    def _add(self, state: AssignedPartition, completed_fetch: CompletedFetch | StoredFetch) -> None:
+        state.put(completed_fetch)
+        self._turns[state] = self._turns.pop(state)
+        self._is_ready(state)
 
     def _reset_position(self, state: AssignedPartition) -> None:
         if self._config.auto_offset_reset == "none":

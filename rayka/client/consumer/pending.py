@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import BLOCK_RECORDS, ConsumerRecords, MadeRecords
+from rayka.client.consumer.stored import FetchedBatches
 from rayka.errors import RaykaError
 from rayka.types import TopicPartition
 
 Polled = TypeVar(
-    "Polled", bound=Mapping[TopicPartition, ConsumerRecords] | Mapping[TopicPartition, list[RecordBatches]]
+    "Polled",
+    bound=Mapping[TopicPartition, ConsumerRecords]
+    | Mapping[TopicPartition, list[RecordBatches]]
+    | Mapping[TopicPartition, list[FetchedBatches]],
 )
 
 
@@ -136,6 +140,6 @@ class PendingRecords:
         self.polled.clear()
 
 
-def unread(polled: Mapping[TopicPartition, list[RecordBatches]]) -> dict[TopicPartition, int]:
+def unread(polled: Mapping[TopicPartition, Sequence[FetchedBatches]]) -> dict[TopicPartition, int]:
     """The position of each partition before its batches were taken."""
     return {partition: batches[0].position for partition, batches in polled.items()}

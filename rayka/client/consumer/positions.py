@@ -5,8 +5,9 @@ from __future__ import annotations
 import uuid
 from collections import deque
 
-from rayka.client.consumer.records import CompletedFetch, RecordBatches
+from rayka.client.consumer.records import CompletedFetch
 from rayka.client.consumer.sequence import ConsumerRecords
+from rayka.client.consumer.stored import FetchedBatches, StoredFetch
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import NO_OFFSET, OffsetSpec, TopicPartition
 
@@ -25,6 +26,7 @@ class AssignedPartition:
         "completed_fetches",
         "error",
         "fetch_offset",
+        "has_large_batches",
         "high_watermark",
         "is_fetching",
         "is_paused",
@@ -47,11 +49,12 @@ class AssignedPartition:
         self.is_fetching = False
         self.is_paused = False
         self.backing_off = False
+        self.has_large_batches = False
         self.error: RaykaError | None = None
         self.high_watermark = NO_OFFSET
         self.last_stable_offset = NO_OFFSET
         self.log_start_offset = NO_OFFSET
-        self.completed_fetches: deque[CompletedFetch] = deque()
+        self.completed_fetches: deque[CompletedFetch | StoredFetch] = deque()
         self.buffered_bytes = 0
 
     def seek(self, offset: int) -> None:
@@ -79,21 +82,28 @@ class AssignedPartition:
         if self.position is not None:
             self.fetch_offset = self.position
 
-    def put(self, completed_fetch: CompletedFetch) -> None:
+    def forget_stored(self) -> None:
+        """Drop what was read ahead for tables only, if there is any."""
+        if any(isinstance(each, StoredFetch) for each in self.completed_fetches):
+            self.forget()
+
+    def put(self, completed_fetch: CompletedFetch | StoredFetch) -> None:
         """Add what a fetch brought."""
         self.completed_fetches.append(completed_fetch)
         self.buffered_bytes += completed_fetch.size
         self.fetch_offset = completed_fetch.next_offset
 
     def take(self, limit: int) -> ConsumerRecords:
-        """At most `limit` records from the position on, which moves behind them.
+        """At most `limit` records from the position on, which moves behind them. None may be stored.
 
         One that can't be read sets `error`, and the position stays there.
         """
         taken = ConsumerRecords()
         while self.completed_fetches and len(taken) < limit:
+            completed_fetch = self.completed_fetches[0]
+            assert isinstance(completed_fetch, CompletedFetch)
             try:
-                records = self.completed_fetches[0].take(limit - len(taken))
+                records = completed_fetch.take(limit - len(taken))
             except RaykaError as error:
                 self.forget()
                 self.error = error
@@ -102,12 +112,12 @@ class AssignedPartition:
             self._moved(records)
         return taken
 
-    def take_batches(self) -> list[RecordBatches]:
+    def take_batches(self) -> list[FetchedBatches]:
         """Everything that is read ahead, from the position on, which moves behind it."""
-        taken = [
-            completed_fetch.batches._replace(position=max(completed_fetch.batches.position, self.position or 0))
-            for completed_fetch in self.completed_fetches
-        ]
+        taken: list[FetchedBatches] = []
+        for completed_fetch in self.completed_fetches:
+            batches = completed_fetch.batches
+            taken.append(batches._replace(position=max(batches.position, self.position or 0)))
         self.completed_fetches.clear()
         self.buffered_bytes = 0
         if taken:

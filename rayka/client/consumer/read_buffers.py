@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from bisect import insort
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _SMALL_BYTES = 65_536
 _STEP_BYTES = 262_144
 _ALIGNMENT = 64
 _MOST_READ_BYTES = 32 << 20
-_MOST_TABLE_BYTES = 32 << 20
+_MOST_TABLE_BYTES = 64 << 20
 
 
 class ReadBuffers:
@@ -64,6 +65,12 @@ class TableBuffers:
     def __init__(self) -> None:
         self._buffers = ReadBuffers(_MOST_TABLE_BYTES)
         self._lock = threading.Lock()
+        self.helper = ThreadPoolExecutor(1, thread_name_prefix="rayka-table")
+        """Makes the second half of a large table."""
+
+    def close(self) -> None:
+        """End the helper when it has done what it does."""
+        self.helper.shutdown(wait=False)
 
     def allocate(self, size: int) -> pa.Buffer:
         """A buffer of `size` bytes, whatever they are, that nobody else has, where Arrow wants one to begin.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
 from itertools import accumulate
 
+import numpy as np
 import pyarrow as pa
 
-from rayka.client.consumer.records import RecordBatches
+from rayka.client.consumer.stored import FetchedBatches, StoredBatches
 from rayka.storage.columns.build import Allocate
+from rayka.storage.columns.decode import Bytes
 from rayka.storage.columns.read import COLUMNS, ColumnsReader
 from rayka.types import TopicPartition
 
@@ -16,43 +20,104 @@ _PART_BYTES = 256 << 20
 """A part of the table that is as large as this gets no further records: to grow it costs a copy, and Arrow's arrays of
 headers hold no more than 2 GiB."""
 
+_FIRST_PART = 0.54
+"""The helper begins later, by the time that it takes to wake it up."""
+_LEAST_PART_BYTES = 1 << 20
+"""For less, waking a thread costs more than it saves."""
+
 
 def table_of(
-    polled: Mapping[TopicPartition, Iterable[RecordBatches]],
+    polled: Mapping[TopicPartition, Iterable[FetchedBatches]],
     columns: Sequence[str] | None,
     check_crcs: bool,
     allocate: Allocate = pa.allocate_buffer,
+    helper: Executor | None = None,
 ) -> pa.Table:
-    """The records of what `poll_batches` gave, partition by partition, with these columns (None: all).
+    """The records of what a poll took, partition by partition, with these columns (None: all).
 
     Up to `_PART_BYTES` they are in one array for each column: arrays for each fetch would cost more than the decoding
-    of its records. `allocate` gives their memory.
-    Raises CORRUPT_MESSAGE, INVALID_REQUEST for an unknown or repeated column.
+    of its records. If much of it is still in files, `helper` makes a second part of the table meanwhile. `allocate`
+    gives their memory.
+    Raises CORRUPT_MESSAGE, INVALID_REQUEST for an unknown or repeated column; SegmentGone and OSError if a file can't
+    be read.
     """
     names = COLUMNS if columns is None else tuple(columns)
     found = [batches for of_partition in polled.values() for batches in of_partition]
-    reader, parts = ColumnsReader(names, _part_bytes(found), allocate), []
-    for number, (topic_partition, data, position, _, aborted_transactions, are_intact) in enumerate(found):
-        if reader.size >= _PART_BYTES:
-            parts.append(reader.finish())
-            reader = ColumnsReader(names, _part_bytes(found[number:]), allocate)
-        reader.read(
-            data,
-            topic=topic_partition.topic,
-            partition=topic_partition.partition,
-            start_offset=position,
-            aborted_transactions=aborted_transactions,
-            check_crcs=check_crcs and not are_intact,
-        )
-    parts.append(reader.finish())
+    decode = partial(_decode, names=names, check_crcs=check_crcs, allocate=allocate)
+    first, second = (found, []) if helper is None else _split(found)
+    if second and helper is not None:
+        decoding = helper.submit(decode, second)
+        parts = decode(first) + decoding.result()
+    else:
+        parts = decode(first)
     tables = [pa.Table.from_batches([part]) for part in parts]
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
 
 
-def _part_bytes(found: Sequence[RecordBatches]) -> int:
+def _decode(
+    found: Sequence[FetchedBatches], names: Sequence[str], check_crcs: bool, allocate: Allocate
+) -> list[pa.RecordBatch]:
+    reader, parts = ColumnsReader(names, _part_bytes(found), allocate), []
+    room = _room(found, allocate)
+    for number, batches in enumerate(found):
+        if reader.size >= _PART_BYTES:
+            parts.append(reader.finish())
+            reader = ColumnsReader(names, _part_bytes(found[number:]), allocate)
+        topic, partition = batches.topic_partition
+        if isinstance(batches, StoredBatches):
+            assert batches.file is not None
+            reader.read_file(
+                batches.file,
+                batches.pieces,
+                room,
+                topic=topic,
+                partition=partition,
+                start_offset=batches.position,
+                check_crcs=check_crcs,
+            )
+        else:
+            reader.read(
+                batches.data,
+                topic=topic,
+                partition=partition,
+                start_offset=batches.position,
+                aborted_transactions=batches.aborted_transactions,
+                check_crcs=check_crcs and not batches.are_intact,
+            )
+    parts.append(reader.finish())
+    return parts
+
+
+def _split(found: Sequence[FetchedBatches]) -> tuple[list[FetchedBatches], list[FetchedBatches]]:
+    """What is in files, in two parts of nearly the same size; all in one if that is little, or in memory."""
+    first: list[FetchedBatches] = []
+    stored = [each for each in found if isinstance(each, StoredBatches)]
+    left = int(sum(map(_size, stored)) * _FIRST_PART)
+    if len(stored) < len(found) or left < _LEAST_PART_BYTES:
+        return [*found], []
+    for number, batches in enumerate(stored):
+        if batches.size > left:
+            head, tail = batches.split(left)
+            return [*first, head], [tail, *stored[number + 1 :]]
+        first.append(batches)
+        left -= batches.size
+    return first, []
+
+
+def _room(found: Sequence[FetchedBatches], allocate: Allocate) -> Bytes:
+    """Memory for the largest piece of a file."""
+    size = max((piece.size for each in found if isinstance(each, StoredBatches) for piece in each.pieces), default=0)
+    return np.frombuffer(allocate(size), np.uint8)
+
+
+def _part_bytes(found: Sequence[FetchedBatches]) -> int:
     """Bytes of the fetches that fill the next part, if their records take as much memory: what it reserves."""
     size = 0
-    for size in accumulate(len(batches.data) for batches in found):
+    for size in accumulate(map(_size, found)):
         if size >= _PART_BYTES:
             break
     return size
+
+
+def _size(batches: FetchedBatches) -> int:
+    return batches.size if isinstance(batches, StoredBatches) else len(batches.data)

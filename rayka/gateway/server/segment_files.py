@@ -73,6 +73,11 @@ class SegmentFile:
             return True
 
     @property
+    def descriptor(self) -> int:
+        """Its descriptor, for as long as there is a reference to this object."""
+        return self._descriptor
+
+    @property
     def size(self) -> int:
         """The bytes that it has now."""
         return os.fstat(self._descriptor).st_size
@@ -109,6 +114,11 @@ class SegmentFile:
         if len(data) < size:
             raise SegmentGone(f"{self.path} ends before {position + size}")
         return data
+
+    def read_into(self, target: memoryview, position: int) -> None:
+        """As `read`, into memory that is there."""
+        if os.preadv(self._descriptor, [target], position) < len(target):
+            raise SegmentGone(f"{self.path} ends before {position + len(target)}")
 
 
 class SegmentFiles:

@@ -1,4 +1,4 @@
-"""What compiled functions can call of the processor, and of LLVM, that Python has no word for."""
+"""What compiled functions can call of the processor, of C's library and of the system."""
 
 from __future__ import annotations
 
@@ -98,7 +98,102 @@ class BlockCopy(Intrinsic):
         return typing
 
 
+class LineCopy(Intrinsic):
+    """Copy 64 bytes to memory, past the caches: what the lines of the target held is not read before.
+
+    Its arguments are those of `BlockCopy` without the size. The target's address must be a multiple of 64.
+    """
+
+    def __repr__(self) -> str:
+        return "a nontemporal store"
+
+    def _typing(self) -> Callable[..., Any]:
+        from llvmlite import ir
+        from numba import types
+        from numba.np import arrayobj
+
+        numpy_arrays: Any = arrayobj
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            line = ir.VectorType(ir.IntType(8), 64).as_pointer()
+            ends = []
+            for number in (0, 2):
+                array = numpy_arrays.make_array(signature.args[number])(context, builder, arguments[number])
+                ends.append(builder.bitcast(builder.gep(array.data, [arguments[number + 1]]), line))
+            store = builder.store(builder.load(ends[1], align=1), ends[0], align=64)
+            store.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
+            return context.get_dummy_value()
+
+        def typing(context: Any, target: Any, position: Any, source: Any, start: Any) -> Any:
+            return types.void(target, types.int64, source, types.int64), generate
+
+        return typing
+
+
+class Address(Intrinsic):
+    """Where an array is in memory."""
+
+    def __repr__(self) -> str:
+        return "an address"
+
+    def _typing(self) -> Callable[..., Any]:
+        from llvmlite import ir
+        from numba import types
+        from numba.np import arrayobj
+
+        numpy_arrays: Any = arrayobj
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = numpy_arrays.make_array(signature.args[0])(context, builder, arguments[0])
+            return builder.ptrtoint(array.data, ir.IntType(64))
+
+        def typing(context: Any, array: Any) -> Any:
+            return types.int64(array), generate
+
+        return typing
+
+
+class FileRead(Intrinsic):
+    """The system's `pread`: an array of bytes is filled from the position of a file.
+
+    Its arguments are the file's descriptor, the array and the position. The result is the number of bytes that were
+    read, -1 after an error.
+    """
+
+    symbol = "pread"
+
+    def __repr__(self) -> str:
+        return self.symbol
+
+    def _typing(self) -> Callable[..., Any]:
+        from llvmlite import ir
+        from numba import types
+        from numba.core import cgutils
+        from numba.np import arrayobj
+
+        numpy_arrays: Any = arrayobj
+        helpers: Any = cgutils
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            word, number, byte = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
+            kind = ir.FunctionType(word, [number, byte, word, word])
+            function = helpers.get_or_insert_function(builder.module, kind, self.symbol)
+            descriptor, target, position = arguments
+            array = numpy_arrays.make_array(signature.args[1])(context, builder, target)
+            return builder.call(function, [builder.trunc(descriptor, number), array.data, array.nitems, position])
+
+        def typing(context: Any, descriptor: Any, target: Any, position: Any) -> Any:
+            return types.int64(types.int64, target, types.int64), generate
+
+        return typing
+
+
 copy_block = BlockCopy()
+copy_line = LineCopy()
+address_of = Address()
+read_file = FileRead()
+SYMBOLS = frozenset({FileRead.symbol})
+"""Functions of the system that compiled code calls."""
 
 
 @functools.cache

@@ -199,7 +199,8 @@ def _compile(function: CompiledFunction, kinds: Sequence[Kind], result_count: in
     passes.add_global_dead_code_eliminate_pass()
     options = binding.create_pipeline_tuning_options()
     passes.run(module, binding.create_pass_builder(machine, options))
-    missing = [each.name for each in module.functions if each.is_declaration and not each.name.startswith("llvm.")]
+    declared = [each.name for each in module.functions if each.is_declaration and not each.name.startswith("llvm.")]
+    missing = sorted({*declared} - intrinsics.SYMBOLS)
     if missing:
         logger.debug("%s needs %s", function.function.__qualname__, missing)
         return None

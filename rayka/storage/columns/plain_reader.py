@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -22,16 +23,19 @@ from rayka.storage.columns.build import (
 )
 from rayka.storage.columns.chunks import array_of
 from rayka.storage.columns.crc import has_instruction
+from rayka.storage.columns.decode import Bytes, Longs
 from rayka.storage.columns.plain import (
     CHECKS_CRC,
     COPIES_KEYS,
     COUNTS,
     DONE,
     HAS_KEY,
+    KEY_BYTES,
     NEXT_OFFSET,
-    NO_ROOM,
     NOT_PLAIN,
+    PIECES,
     POSITION,
+    ROWS,
     WANTS_HEADERS,
     WANTS_KEYS,
     WANTS_OFFSETS,
@@ -39,6 +43,7 @@ from rayka.storage.columns.plain import (
     WANTS_TYPES,
     WANTS_VALUES,
     PlainColumns,
+    fill_from_file,
     fill_plain,
 )
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, Buffer, read_header
@@ -79,25 +84,66 @@ class PlainReader:
 
         `left_bytes`: the size of this buffer and of those that follow. Returns the position and the offset behind them.
         """
-        if not self._wants or len(buffer) < RECORD_BATCH_OVERHEAD or (check_crcs and not has_instruction):
+        if len(buffer) < RECORD_BATCH_OVERHEAD or not self._can_read(check_crcs):
             return 0, start_offset
-        data, wants, counts = array_of(buffer), self._wants | (CHECKS_CRC if check_crcs else 0), self._counts
-        counts[:] = 0, start_offset, self.rows, self._values.copied.size, self._keys.copied.size
+        data, header = array_of(buffer), read_header(buffer)
+        if self._max_rows(self._wants) == self.rows:
+            self.reserve(header.record_count, header.size_in_bytes, left_bytes)
+        self._fill(partial(fill_plain, data, start_offset, end_offset), data, check_crcs, left_bytes, start_offset)
+        return int(self._counts[POSITION]), int(self._counts[NEXT_OFFSET])
+
+    def read_pieces(
+        self,
+        descriptor: int,
+        pieces: Longs,
+        room: Bytes,
+        start_offset: int,
+        end_offset: int,
+        check_crcs: bool,
+        left_bytes: int,
+    ) -> tuple[int, int]:
+        """As `read`, with pieces of a file: see `fill_from_file`.
+
+        Returns how many of them are done, and the position in the next one behind batches that are plain.
+        """
+        if not self._can_read(check_crcs):
+            return 0, 0
+        fill = partial(fill_from_file, descriptor, pieces, room, start_offset, end_offset)
+        self._fill(fill, room, check_crcs, left_bytes, start_offset)
+        return int(self._counts[PIECES]), int(self._counts[POSITION])
+
+    def reserve(self, rows: int, size: int, left_bytes: int) -> None:
+        """Make room for so many records in batches of this size, and for as many as are expected if all are like them.
+
+        Where there is not enough, it is made for the next batch. So what headers say may be wrong.
+        """
+        size = min(max(size, RECORD_BATCH_OVERHEAD), left_bytes)
+        self._reserve(_most_rows(rows, size), size, self._wants, left_bytes)
+
+    def _can_read(self, check_crcs: bool) -> bool:
+        return bool(self._wants) and (has_instruction or not check_crcs)
+
+    def _fill(
+        self, fill: Callable[..., int], data: Bytes, check_crcs: bool, left_bytes: int, start_offset: int
+    ) -> None:
+        """Let compiled code append as much as it can; where it ends is in `_counts`. `data` is where batches lie."""
+        wants, counts = self._wants | (CHECKS_CRC if check_crcs else 0), self._counts
+        counts[:] = 0
+        counts[NEXT_OFFSET] = start_offset
+        counts[ROWS : KEY_BYTES + 1] = self.rows, self._values.copied.size, self._keys.copied.size
         self._values.write_nulls(1.0)
         if self._keys.is_valid.size:
             wants |= COPIES_KEYS
             self._keys.write_nulls(1.0)
-        ended = NO_ROOM if self._max_rows(wants) == self.rows else DONE
         while True:
+            ended = fill(wants, self._max_rows(wants), self._memory(), counts)
+            self._count(wants)
+            if ended in (DONE, NOT_PLAIN):
+                return
             if ended == HAS_KEY:
                 wants |= COPIES_KEYS
                 self._keys.write_nulls(1.0)
-            if ended != DONE:
-                self._reserve(buffer, wants, left_bytes)
-            ended = fill_plain(data, start_offset, end_offset, wants, self._max_rows(wants), self._memory(), counts)
-            self._count(wants)
-            if ended in (DONE, NOT_PLAIN):
-                return int(counts[POSITION]), int(counts[NEXT_OFFSET])
+            self._reserve_for_batch(data, wants, left_bytes)
 
     def _memory(self) -> PlainColumns:
         values, keys = self._values, self._keys
@@ -123,15 +169,14 @@ class PlainReader:
         """How many rows there is room for, with those that are there."""
         return min((self.rows + array.room for array in self._row_arrays(wants)), default=_MOST_ROWS)
 
-    def _reserve(self, buffer: Buffer, wants: int, left_bytes: int) -> None:
-        """Make room for the next batch, and for as many records as are expected if all batches are like it.
-
-        At least the memory grows by a twentieth: what is written is copied then.
-        """
+    def _reserve_for_batch(self, data: Bytes, wants: int, left_bytes: int) -> None:
         position = int(self._counts[POSITION])
-        header, left_bytes = read_header(buffer, position), left_bytes - position
-        size = min(max(header.size_in_bytes, RECORD_BATCH_OVERHEAD), len(buffer) - position)
-        rows = min(max(header.record_count, 0), size // MIN_RECORD_SIZE) + 1
+        header = read_header(data.data, position)
+        size = min(max(header.size_in_bytes, RECORD_BATCH_OVERHEAD), len(data) - position)
+        self._reserve(_most_rows(header.record_count, size), size, wants, left_bytes - position)
+
+    def _reserve(self, rows: int, size: int, wants: int, left_bytes: int) -> None:
+        """At least the memory grows by a twentieth: what is written is copied then."""
         expected_rows = max(int(rows * left_bytes / size * _SPARE), self.rows // _LEAST_GROWTH)
         for array in self._row_arrays(wants):
             array.reserve(rows, expected_rows)
@@ -142,7 +187,7 @@ class PlainReader:
 
     def _count(self, wants: int) -> None:
         """Count what the compiled pass has appended."""
-        _, _, rows, value_bytes, key_bytes = self._counts.tolist()
+        rows, value_bytes, key_bytes = self._counts[ROWS : KEY_BYTES + 1].tolist()
         new_rows, self.rows = rows - self.rows, rows
         for array in self._row_arrays(wants):
             array.size += new_rows
@@ -153,6 +198,11 @@ class PlainReader:
             column.extend(new_rows)
         if self._headers is not None:
             self._headers.extend(new_rows, 1.0)
+
+
+def _most_rows(record_count: int, size: int) -> int:
+    """As many as headers count, if there can be so many in this size, and one more: the ends of fields need that."""
+    return min(max(record_count, 0), size // MIN_RECORD_SIZE) + 1
 
 
 def _binary(columns: Sequence[Column], kind: type[KeyColumn]) -> BinaryBuilder:

@@ -13,8 +13,9 @@ pyarrow: the extra `columns` of the package.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from rayka.errors import ErrorCode, RaykaError
@@ -34,6 +35,7 @@ from rayka.storage.columns.build import (
     ValueColumn,
 )
 from rayka.storage.columns.chunks import PositionedHeader, Room, chunks, locate_records
+from rayka.storage.columns.decode import Bytes
 from rayka.storage.columns.plain_reader import PlainReader
 from rayka.storage.format.batch import (
     Buffer,
@@ -93,6 +95,17 @@ def read_columns(
         max_bytes=max_bytes,
     )
     return Columns(reader.finish(), next_offset, size_in_log)
+
+
+class ReadableFile(Protocol):
+    """An open file."""
+
+    @property
+    def descriptor(self) -> int:
+        """That of the system."""
+
+    def read_into(self, target: memoryview, position: int) -> None:
+        """Fill `target` with what is at `position`. Raises an error if the file can't be read, or ends before."""
 
 
 class ColumnsReader:
@@ -160,6 +173,38 @@ class ColumnsReader:
             return next_offset, position
         position, last = headers[-1] if done == len(batches) else batches[done - 1]
         return last.next_offset, position + last.size_in_bytes
+
+    def read_file(
+        self,
+        file: ReadableFile,
+        pieces: Sequence[tuple[int, int, int]],
+        room: Bytes,
+        *,
+        topic: str,
+        partition: int,
+        start_offset: int = 0,
+        check_crcs: bool = True,
+    ) -> None:
+        """As `read`, with batches in a file: a piece after the other is read to `room`, which the largest fits in.
+
+        A piece is some whole batches: their position in the file, their size, and how many records their headers count.
+        Raises what `file.read_into` raises.
+        """
+        for column in self._constant:
+            column.begin(topic, partition)
+        while pieces:
+            left_bytes, (_, size, record_count) = self._total_bytes - self._done_bytes, pieces[0]
+            self._plain.reserve(record_count, size, left_bytes)
+            done, position = self._plain.read_pieces(
+                file.descriptor, np.array(pieces, np.int64), room, start_offset, END, check_crcs, left_bytes
+            )
+            self._done_bytes += sum(size for _, size, _ in pieces[:done])
+            for at, size, _ in pieces[done : done + 1]:  # has something that is not plain, behind `position`
+                data = room.data[: size - position]
+                file.read_into(data, at + position)
+                self._done_bytes += position
+                self.read(data, topic=topic, partition=partition, start_offset=start_offset, check_crcs=check_crcs)
+            pieces = pieces[done + 1 :]
 
     def finish(self) -> pa.RecordBatch:
         """All that was read."""

@@ -87,7 +87,7 @@ def test_two_threads_never_get_the_same_memory() -> None:
 
 def test_tables_that_a_program_keeps_have_no_spare_memory() -> None:
     buffers = TableBuffers()
-    kept = [buffers.allocate(70_000) for _ in range(200)]
+    kept = [buffers.allocate(70_000) for _ in range(400)]
     before = pa.total_allocated_bytes()
     kept += [buffers.allocate(70_000) for _ in range(10)]
     assert 700_000 <= pa.total_allocated_bytes() - before <= 701_000

@@ -1,0 +1,107 @@
+"""Record batches that stay in their segment until a table is made of them.
+
+A table is made of a piece at a time that fits in a processor's cache: read, checked and copied to the columns before
+the next one. If all were read into memory beforehand, each byte would come out of the main memory twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple, TypeAlias
+
+from rayka.client.consumer.records import RecordBatches
+from rayka.gateway.server.segment_files import SegmentFile, SegmentFiles
+from rayka.storage.format.batch import MAGIC, RECORD_BATCH_OVERHEAD, read_header
+from rayka.types import FileSlice, TopicPartition
+
+LEAST_BYTES = 262_144
+"""Less than this is not worth it."""
+_LARGE_BATCH = 32_768
+"""To look at the header of each batch costs too much if they are smaller on average."""
+_PIECE_BYTES = 1 << 20
+_FEW_BATCHES = 8
+
+
+class Piece(NamedTuple):
+    """Some batches: their position in the file, their size, and how many records their headers count."""
+
+    position: int
+    size: int
+    record_count: int
+
+
+class StoredBatches(NamedTuple):
+    """Whole record batches, in the file in which they lie. See `RecordBatches`; no aborted transactions are in them."""
+
+    topic_partition: TopicPartition
+    source: FileSlice
+    pieces: Sequence[Piece]
+    position: int
+    next_offset: int
+    file: SegmentFile | None = None
+    """Open only while a table is made: the disk needs the blocks of deleted segments."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of all pieces."""
+        return sum(piece.size for piece in self.pieces)
+
+    def split(self, size: int) -> tuple[StoredBatches, StoredBatches]:
+        """Pieces of about this size, and those that are left. Either may be without any."""
+        count = sum(
+            end - piece.size / 2 < size
+            for piece, end in zip(self.pieces, accumulate(p.size for p in self.pieces), strict=True)
+        )
+        return self._replace(pieces=self.pieces[:count]), self._replace(pieces=self.pieces[count:])
+
+    def opened(self, files: SegmentFiles) -> StoredBatches:
+        """With the open file. Raises SegmentGone, OSError."""
+        return self._replace(file=files.open(self.source))
+
+
+FetchedBatches: TypeAlias = RecordBatches | StoredBatches
+
+
+class StoredFetch:
+    """The batches of one fetch answer, as `CompletedFetch`; for tables only."""
+
+    def __init__(self, batches: StoredBatches) -> None:
+        self.batches = batches
+        self.size = batches.size
+        self.next_offset = batches.next_offset
+
+
+def find_stored(
+    topic_partition: TopicPartition, fetch_offset: int, source: FileSlice, file: SegmentFile
+) -> StoredFetch | None:
+    """The whole batches of this slice. None if they are better read at once: those that are small, or whose headers the
+    page cache does not have, and what is not as the format says or not in the order of offsets.
+    """
+    position, end = source.position, source.position + source.size
+    if source.size < LEAST_BYTES:
+        return None
+    room, pieces = memoryview(bytearray(RECORD_BATCH_OVERHEAD)), [Piece(position, 0, 0)]
+    next_offset, count = fetch_offset, 0
+    while position + RECORD_BATCH_OVERHEAD <= end:
+        if file.read_cached(room, position) < RECORD_BATCH_OVERHEAD:
+            return None
+        header = read_header(room)
+        size = header.size_in_bytes
+        is_ordered = (
+            header.last_offset_delta >= 0 and (header.base_offset if count else header.last_offset) >= next_offset
+        )
+        if header.magic != MAGIC or size < RECORD_BATCH_OVERHEAD or not is_ordered:
+            return None
+        if position + size > end:
+            break
+        if pieces[-1].size and pieces[-1].size + size > _PIECE_BYTES:
+            pieces.append(Piece(position, 0, 0))
+        start, size_before, records_before = pieces[-1]
+        pieces[-1] = Piece(start, size_before + size, records_before + max(header.record_count, 0))
+        position, next_offset, count = position + size, header.next_offset, count + 1
+        if count > _FEW_BATCHES and count * _LARGE_BATCH > position - source.position:
+            return None
+    if not count:
+        return None
+    return StoredFetch(StoredBatches(topic_partition, source, pieces, fetch_offset, next_offset))

@@ -1,0 +1,324 @@
+"""Tables of batches that are still in their segment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rayka.client.cluster import Cluster
+from rayka.client.consumer import tables
+from rayka.client.consumer.records import RecordBatches
+from rayka.client.consumer.stored import LEAST_BYTES, Piece, StoredBatches, StoredFetch, find_stored
+from rayka.client.consumer.tables import table_of
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.server.segment_files import SegmentFile, SegmentFiles, SegmentGone
+from rayka.storage.format.batch import iter_headers
+from rayka.storage.format.compression import Codec
+from rayka.storage.format.records import Record, build_batch
+from rayka.testing import wait_until
+from rayka.types import FileSlice, TimestampType, TopicPartition
+
+EVENTS = TopicPartition("events", 0)
+NOW = 1_700_000_000_000
+
+
+def records(
+    count: int, size: int, *, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = ()
+) -> list[Record]:
+    data = random.Random(count).randbytes(size)
+    return [
+        Record(number, NOW + number, key, None if number % 7 == 3 else data[number % size :], tuple(headers))
+        for number in range(count)
+    ]
+
+
+def batches_of_all_kinds() -> list[bytes]:
+    """Large ones, whose base offsets are 100 apart."""
+    made = [
+        build_batch(records(60, 1000)),
+        build_batch(records(90, 2000, key=b"key")),
+        build_batch(records(100, 5000), codec=Codec.LZ4),
+        build_batch(records(3, 300_000)),
+        build_batch(records(40, 900), is_control=True),
+        build_batch(records(50, 1100, headers=[("name", b"header")])),
+        build_batch(records(70, 700), timestamp_type=TimestampType.LOG_APPEND_TIME),
+        build_batch(records(1, 1_500_000)),
+        build_batch(records(80, 1500)),
+    ]
+    return [at_offset(batch, 100 * number) for number, batch in enumerate(made * 3)]
+
+
+def at_offset(batch: bytes | bytearray, offset: int) -> bytes:
+    return offset.to_bytes(8, "big") + bytes(batch[8:])
+
+
+ALL_KINDS = batches_of_all_kinds()
+ROOM_BEFORE = 4321
+
+
+@pytest.fixture
+def files() -> Iterator[SegmentFiles]:
+    files = SegmentFiles()
+    yield files
+    files.close()
+
+
+def written(directory: Path, batches: Sequence[bytes]) -> FileSlice:
+    """A segment with these batches, behind some others."""
+    path = directory / "0.log"
+    path.write_bytes(bytes(ROOM_BEFORE) + b"".join(batches))
+    return FileSlice(str(path), ROOM_BEFORE, path.stat().st_size - ROOM_BEFORE, path.stat().st_ino)
+
+
+def stored(files: SegmentFiles, source: FileSlice, fetch_offset: int = 0) -> StoredBatches:
+    found = find_stored(EVENTS, fetch_offset, source, files.open(source))
+    assert found is not None
+    return found.batches.opened(files)
+
+
+def in_memory(batches: Sequence[bytes], fetch_offset: int = 0) -> RecordBatches:
+    return RecordBatches(EVENTS, memoryview(b"".join(batches)), fetch_offset, 10_000, None)
+
+
+@pytest.mark.parametrize("check_crcs", [True, False])
+@pytest.mark.parametrize("columns", [None, ["value"], ["key", "offset"], ["topic", "partition"], ["headers"]])
+@pytest.mark.parametrize("fetch_offset", [0, 133])
+def test_a_table_of_a_file_is_that_of_the_same_batches_in_memory(
+    tmp_path: Path, files: SegmentFiles, columns: list[str] | None, check_crcs: bool, fetch_offset: int
+) -> None:
+    batches = ALL_KINDS[fetch_offset // 100 :]
+    found = stored(files, written(tmp_path, batches), fetch_offset)
+    assert found.size == sum(map(len, batches))
+    assert found.next_offset == 100 * (len(ALL_KINDS) - 1) + 80
+    table = table_of({EVENTS: [found]}, columns, check_crcs)
+    table.validate(full=True)
+    assert table.equals(table_of({EVENTS: [in_memory(batches, fetch_offset)]}, columns, check_crcs))
+    assert {column.num_chunks for column in table.columns} == {1}
+
+
+def test_a_helper_makes_the_second_part_of_a_large_table(tmp_path: Path, files: SegmentFiles) -> None:
+    found = stored(files, written(tmp_path, ALL_KINDS))
+    expected = table_of({EVENTS: [in_memory(ALL_KINDS)]}, None, check_crcs=True)
+    with ThreadPoolExecutor(1) as helper:
+        for polled in ([found], [*found.split(2_000_000)]):
+            table = table_of({EVENTS: polled}, None, check_crcs=True, helper=helper)
+            table.validate(full=True)
+            assert table["value"].num_chunks == 2
+            assert table.equals(expected)
+        mixed = table_of({EVENTS: [found, in_memory(ALL_KINDS)]}, None, check_crcs=True, helper=helper)
+        assert mixed.equals(pa.concat_tables([expected, expected]))
+
+
+def test_parts_of_stored_batches_have_each_piece_once(tmp_path: Path, files: SegmentFiles) -> None:
+    found = stored(files, written(tmp_path, ALL_KINDS))
+    assert len(found.pieces) > 3
+    assert [piece.position for piece in found.pieces[1:]] == [sum(piece[:2]) for piece in found.pieces[:-1]]
+    for size in range(0, found.size, 100_000):
+        first, second = found.split(size)
+        assert [*first.pieces, *second.pieces] == found.pieces
+        assert abs(first.size - size) <= max(piece.size for piece in found.pieces)
+
+
+@pytest.mark.parametrize("place", [0, 9, len(ALL_KINDS) - 1])
+@pytest.mark.parametrize("has_helper", [True, False])
+def test_a_damaged_batch_of_a_file_is_found(tmp_path: Path, files: SegmentFiles, place: int, has_helper: bool) -> None:
+    batch = bytearray(ALL_KINDS[place])
+    batch[-1] ^= 1
+    found = stored(files, written(tmp_path, [*ALL_KINDS[:place], batch, *ALL_KINDS[place + 1 :]]))
+    with ThreadPoolExecutor(1) as helper, pytest.raises(RaykaError) as raised:
+        table_of({EVENTS: [found]}, None, check_crcs=True, helper=helper if has_helper else None)
+    assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("left", [0.0, 0.3, 0.9])
+def test_a_file_that_became_shorter_is_found(tmp_path: Path, files: SegmentFiles, left: float) -> None:
+    source = written(tmp_path, ALL_KINDS)
+    found = stored(files, source)
+    os.truncate(source.path, ROOM_BEFORE + int(source.size * left))
+    with pytest.raises(SegmentGone, match="ends before"):
+        table_of({EVENTS: [found]}, None, check_crcs=True)
+
+
+def test_a_batch_that_changed_in_the_file_is_not_read_beyond_its_piece(tmp_path: Path, files: SegmentFiles) -> None:
+    source = written(tmp_path, ALL_KINDS)
+    found = stored(files, source)
+    with open(source.path, "r+b") as file:
+        file.seek(ROOM_BEFORE + 8)
+        file.write((2**31 - 1).to_bytes(4, "big"))
+    table = table_of({EVENTS: [found._replace(pieces=found.pieces[:1])]}, None, check_crcs=True)
+    assert table.num_rows == 0
+
+
+def test_headers_that_count_too_many_records_reserve_no_memory(tmp_path: Path, files: SegmentFiles) -> None:
+    batch = at_offset(build_batch(records(300, 2000)), 0)
+    found = stored(files, written(tmp_path, [batch]))
+    lying = [Piece(position, size, 2**31 - 1) for position, size, _ in found.pieces]
+    before = pa.total_allocated_bytes()
+    table = table_of({EVENTS: [found._replace(pieces=lying)]}, None, check_crcs=True)
+    assert table.num_rows == 300
+    assert pa.total_allocated_bytes() - before < 10_000_000
+
+
+LARGE = at_offset(build_batch(records(300, 1500)), 0)
+NEXT = at_offset(LARGE, 300)
+
+
+def test_an_unfinished_last_batch_is_left_for_the_next_fetch(tmp_path: Path, files: SegmentFiles) -> None:
+    for cut in (1, len(NEXT) - 30, len(NEXT) - 1):
+        found = stored(files, written(tmp_path, [LARGE, NEXT[:-cut]]))
+        assert (found.size, found.next_offset) == (len(LARGE), 300)
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [LARGE[: LEAST_BYTES - 1]],
+        [LARGE[:-1]],
+        [at_offset(build_batch(records(3, 500)), 3 * number) for number in range(300)],
+        [LARGE, LARGE],
+        [NEXT, LARGE],
+        [LARGE, NEXT[:16] + b"\x01" + NEXT[17:]],
+        [LARGE, NEXT[:8] + bytes(4) + NEXT[12:]],
+        [LARGE, NEXT[:23] + b"\xff" + NEXT[24:]],
+    ],
+    ids=["little", "too large", "small", "twice", "backwards", "another magic", "no size", "negative delta"],
+)
+def test_what_is_small_or_broken_is_read_at_once(tmp_path: Path, files: SegmentFiles, batches: list[bytes]) -> None:
+    source = written(tmp_path, batches)
+    assert find_stored(EVENTS, 0, source, files.open(source)) is None
+
+
+def test_what_only_the_disk_has_is_read_at_once(
+    tmp_path: Path, files: SegmentFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = written(tmp_path, [LARGE, NEXT])
+    file = files.open(source)
+    monkeypatch.setattr(SegmentFile, "read_cached", lambda *arguments: 0)
+    assert find_stored(EVENTS, 0, source, file) is None
+
+
+def fill(cluster: Cluster, count: int, **config: object) -> None:
+    """Records of 100 kB, each with its number first."""
+    with cluster.producer(**config) as producer:
+        for number in range(count):
+            producer.send("events", b"%04d" % number + bytes(99_996), partition=0)
+
+
+def test_records_are_not_lost_between_tables_and_other_polls(cluster: Cluster) -> None:
+    fill(cluster, 400)
+    with cluster.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([EVENTS])
+        (state,) = consumer._core._fetcher.partitions.values()
+        seen: list[int] = []
+        for call in ("table", "records", "table", "batches", "table", "table", "seek", "table", "records"):
+            wait_until(lambda: state.completed_fetches, 30, "a fetch")
+            was_stored = isinstance(state.completed_fetches[0], StoredFetch)
+            if call == "table":
+                seen += consumer.poll_table(30_000)["offset"].to_pylist()
+            elif call == "records":
+                seen += [record.offset for record in consumer.poll(30_000, max_records=9)[EVENTS]]
+            elif call == "batches":
+                for batches in consumer.poll_batches(30_000)[EVENTS]:
+                    found = [header for _, header in iter_headers(batches.data)]
+                    seen += range(max(batches.position, found[0].base_offset), batches.next_offset)
+            else:
+                assert was_stored
+                consumer.seek(EVENTS, len(seen) - 5)
+                del seen[-5:]
+            assert seen == [*range(len(seen))]
+            assert consumer.position(EVENTS) == len(seen)
+        while len(seen) < 400:
+            table = consumer.poll_table(30_000, columns=["offset", "value"])
+            seen += table["offset"].to_pylist()
+            assert [int(value[:4]) for value in table["value"].to_pylist()] == table["offset"].to_pylist()
+    assert seen == [*range(400)]
+
+
+def test_a_file_that_becomes_shorter_while_a_table_is_made_is_fetched_again(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, 30)
+    (segment,) = (tmp_path / "events-0").glob("*.log")
+    data, make, is_short = segment.read_bytes(), tables.table_of, [True]
+
+    def shorten_and_make(polled: Any, *arguments: Any) -> pa.Table:
+        if not polled or not is_short.pop():
+            return make(polled, *arguments)
+        os.truncate(segment, 1000)
+        try:
+            return make(polled, *arguments)
+        finally:
+            segment.write_bytes(data)
+
+    with table_reader(cluster) as consumer:
+        monkeypatch.setattr(tables, "table_of", shorten_and_make)
+        assert consumer.poll_table(30_000).num_rows == 0
+        assert consumer.position(EVENTS) == 0
+        is_short.append(False)
+        assert consumer.poll_table(30_000)["offset"].to_pylist() == [*range(30)]
+
+
+def test_a_file_that_gave_way_to_another_before_a_table_is_made_is_fetched_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    fill(cluster, 30)
+    (segment,) = (tmp_path / "events-0").glob("*.log")
+    kept = segment.with_suffix(".kept")
+    with table_reader(cluster) as consumer:
+        os.link(segment, kept)
+        shutil.copy(segment, tmp_path / "other")
+        os.replace(tmp_path / "other", segment)
+        consumer._core._fetcher._files.close()
+        assert consumer.poll_table(20).num_rows == 0
+        assert consumer.position(EVENTS) == 0
+        os.replace(kept, segment)
+        assert consumer.poll_table(30_000)["offset"].to_pylist() == [*range(30)]
+
+
+@contextlib.contextmanager
+def table_reader(cluster: Cluster) -> Iterator[Any]:
+    """A consumer at offset 0 that has prefetched large batches for a table."""
+    with cluster.consumer(auto_offset_reset="earliest", retry_backoff_ms=1) as consumer:
+        consumer.assign([EVENTS])
+        consumer.poll_table(0)  # says that tables are wanted
+        consumer.seek(EVENTS, 0)
+        (state,) = consumer._core._fetcher.partitions.values()
+        wait_until(lambda: any(isinstance(each, StoredFetch) for each in state.completed_fetches), 30, "a fetch")
+        yield consumer
+
+
+def test_aborted_transactions_are_left_out_of_tables_of_large_batches(cluster: Cluster) -> None:
+    with cluster.producer(transactional_id="t") as producer:
+        for ends in (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction):
+            producer.begin_transaction()
+            for number in range(30):
+                producer.send("events", b"%04d" % number + bytes(99_996), partition=0)
+            producer.flush()
+            ends()
+    with cluster.consumer(auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
+        consumer.assign([EVENTS])
+        offsets: list[int] = []
+        while len(offsets) < 60:
+            offsets += consumer.poll_table(30_000)["offset"].to_pylist()
+    assert offsets == [*range(30), *range(62, 92)]
+
+
+def test_large_values_are_copied_whole_to_any_place(tmp_path: Path, files: SegmentFiles) -> None:
+    """Those of a large column go past the caches, in lines of 64 bytes."""
+    generator = random.Random(3)
+    data = generator.randbytes(20_000)
+    sizes = [*range(500, 700), *(generator.randrange(9000) for _ in range(1000))]
+    made = [Record(number, NOW, None, data[number : number + size]) for number, size in enumerate(sizes)]
+    batches = [at_offset(build_batch(made[start : start + 100]), start) for start in range(0, len(made), 100)]
+    table = table_of({EVENTS: [stored(files, written(tmp_path, batches))]}, ["value"], check_crcs=True)
+    assert table["value"].to_pylist() == [record.value for record in made]
+    assert table.nbytes > 4 << 20
