@@ -38,11 +38,15 @@ from rayka.storage.columns.chunks import PositionedHeader, Room, chunks, locate_
 from rayka.storage.columns.decode import Bytes
 from rayka.storage.columns.plain_reader import PlainReader
 from rayka.storage.format.batch import (
+    CODEC_MASK,
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
     Buffer,
     ensure_intact,
     iter_headers,
 )
 from rayka.storage.format.isolation import iter_visible
+from rayka.storage.format.records import MIN_RECORD_SIZE
 from rayka.types import AbortedTransaction
 
 SCHEMA = pa.schema(
@@ -60,6 +64,10 @@ SCHEMA = pa.schema(
 """All columns. key and value are large_binary in a table in which they hold 2 GiB or more."""
 COLUMNS: tuple[str, ...] = tuple(SCHEMA.names)
 END = 2**63 - 1
+_LIKELY_RATIO = 64
+"""Records that are compressed better are decoded where their number is all that is wanted: a header of a few bytes may
+claim two billion of them.
+"""
 
 
 class Columns(NamedTuple):
@@ -261,9 +269,15 @@ def _count_whole(
     left = []
     for position, header in batches:
         is_whole = start_offset <= header.base_offset and header.next_offset <= end_offset
-        if is_whole and 0 <= header.record_count <= header.last_offset_delta + 1:
+        if is_whole and 0 <= header.record_count <= header.last_offset_delta + 1 and _has_room_for_all(header):
             for column in columns:
                 column.extend(header.record_count)
         else:
             left.append((position, header))
     return left
+
+
+def _has_room_for_all(header: BatchHeader) -> bool:
+    """Whether a batch of its size can have the records that the header counts."""
+    ratio = _LIKELY_RATIO if header.attributes & CODEC_MASK else 1
+    return header.record_count * MIN_RECORD_SIZE <= ratio * (header.size_in_bytes - RECORD_BATCH_OVERHEAD)

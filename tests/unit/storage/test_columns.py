@@ -379,3 +379,20 @@ def test_a_log_append_time_before_1970_is_that_of_every_record(time: int, limit:
     assert [record.timestamp for record in read_records(log)] == [time] * 3
     read_times = read(log, columns=["timestamp"], max_bytes=limit).column("timestamp").cast(pa.int64())
     assert read_times.to_pylist() == [time * 1000] * 3
+
+
+@pytest.mark.parametrize("names", [["topic"], ["partition"], ["topic", "partition"]])
+@pytest.mark.parametrize("codec", Codec)
+def test_a_header_that_counts_more_records_than_fit_in_its_batch_makes_no_rows(codec: Codec, names: list[str]) -> None:
+    """A hostile producer may send it: the broker does not decode records. Two billion rows would take all memory."""
+    claimed = 2**20
+    log = bytearray(build_batch(RECORDS, codec=codec))
+    HEADER.pack_into(log, 0, *read_header(log)._replace(record_count=claimed, last_offset_delta=claimed - 1))
+    seal(log, 0, len(log))
+    assert refusal(log, columns=names).code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_records_that_are_compressed_very_well_are_counted(codec: Codec) -> None:
+    log = build_batch([Record(0, NOW, None, None)] * 100_000, codec=codec)
+    assert read(log, columns=["topic"]).num_rows == 100_000
