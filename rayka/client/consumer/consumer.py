@@ -255,10 +255,14 @@ class AsyncConsumer(AsyncClosing):
     async def close(self) -> None:
         """Stop reading. Safe to repeat."""
         self._is_closed = True
-        self.pending.clear()
-        self._fetcher.close()
+        self._stop_fetching()
         self._table_buffers.close()
         self._table_buffers = TableBuffers()
+
+    def _stop_fetching(self) -> None:
+        """The positions stay behind what the program has received."""
+        self._fetcher.close()
+        self._return(self.pending.first_offsets())
 
     @at_home
     async def fill(self) -> bool:

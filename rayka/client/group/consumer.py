@@ -237,8 +237,7 @@ class AsyncGroupConsumer(CommittingConsumer):
         self._is_closed = True
         self._commits.close()
         await self._member.close()
-        self.pending.clear()
-        self._fetcher.close()
+        self._stop_fetching()
         self._table_buffers = TableBuffers()
 
     def filling(self) -> PendingRecords:

@@ -847,6 +847,19 @@ def test_clients_that_are_closed_after_their_cluster_are_quiet(connection: Local
         client.close()
 
 
+@pytest.mark.parametrize("group", [None, "readers"])
+def test_the_position_of_a_closed_consumer_is_behind_what_it_gave_out(cluster: Cluster, group: str | None) -> None:
+    fill(cluster, 10)
+    consumer: Any = cluster.consumer(group, auto_offset_reset="earliest")
+    consumer.assign([EVENTS])
+    assert next(consumer).offset == 0
+    if group is None:
+        consumer.close()
+    else:  # as by an interrupt while it leaves
+        consumer._loop.run(consumer._core.stop())
+    assert consumer.position(EVENTS) == 1
+
+
 def test_a_closed_consumer_says_so(cluster: Cluster) -> None:
     consumer = reader(cluster, ("missing", 0))
     consumer.close()
