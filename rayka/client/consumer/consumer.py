@@ -74,6 +74,8 @@ class AsyncConsumer(AsyncClosing):
         self._is_closed = self._is_woken = False
         self.pending = PendingRecords()
         self._table_buffers = TableBuffers()
+        self._tables_of_one = 0
+        """So many of the next tables get the records of one partition."""
         self._filled_s = 0.0
         self._fill_limit = self.config.max_poll_records
 
@@ -132,6 +134,7 @@ class AsyncConsumer(AsyncClosing):
     @at_home
     async def give_back(self, polled: Mapping[TopicPartition, Sequence[FetchedBatches]]) -> None:
         """Return batches that nobody has received to the fetcher, of partitions that are still assigned."""
+        self._tables_of_one = len(self._fetcher.partitions)  # records that can't be read keep no others from being read
         self._return({each: offset for each, offset in unread(polled).items() if each in self._fetcher.partitions})
 
     @at_home
@@ -320,7 +323,11 @@ class AsyncConsumer(AsyncClosing):
 
     def taking_table(self) -> dict[TopicPartition, list[FetchedBatches]]:
         """For `take`: what `poll_table` returns, not decoded."""
-        return self._taken(partial(self._fetcher.take_for_table, _TABLE_BYTES))
+        enough_bytes = 0 if self._tables_of_one else _TABLE_BYTES
+        polled = self._taken(partial(self._fetcher.take_for_table, enough_bytes))
+        if polled and self._tables_of_one:
+            self._tables_of_one -= 1
+        return polled
 
     def _taken(self, take: Callable[[], Polled]) -> Polled:
         self._return_pending()

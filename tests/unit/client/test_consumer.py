@@ -565,6 +565,31 @@ def test_a_damaged_batch_is_an_error_for_tables(cluster: Cluster, tmp_path: Path
         assert consumer.poll_table(30_000)["offset"].to_pylist() == [2]
 
 
+def test_a_damaged_batch_keeps_no_other_partition_from_tables(cluster: Cluster, tmp_path: Path) -> None:
+    partitions = [("events", partition) for partition in range(3)]
+    cluster.admin().create_topic("events", partitions=3)
+    for partition in range(3):
+        fill(cluster, 10, partition=partition)
+    (segment,) = (tmp_path / "events-1").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 0xFF
+    segment.write_bytes(data)
+    seen, errors = set[tuple[int, int]](), 0
+    with reader(cluster, *partitions) as consumer:
+        states = consumer._core._fetcher.partitions.values()
+        for _ in range(8):
+            wait_until(lambda: any(state.completed_fetches for state in states), 30, "something is fetched")
+            try:
+                table = consumer.poll_table(30_000, ["partition", "offset"])
+            except RaykaError as error:
+                assert error.code is ErrorCode.CORRUPT_MESSAGE
+                errors += 1
+            else:
+                seen |= {*zip(*table.to_pydict().values(), strict=True)}
+    assert seen == {(partition, offset) for partition in (0, 2) for offset in range(10)}
+    assert errors
+
+
 def test_partitions_take_turns_in_tables_that_have_enough_from_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
