@@ -100,7 +100,7 @@ class Fetcher:
         if self._is_closed:
             return
         self.check_topic_ids()
-        ahead = 1 if self._is_for_batches else _FETCHES_AHEAD
+        ahead = 1 if self._is_for_batches and not self._may_be_stored else _FETCHES_AHEAD
         wanted = [state for state in self._turns if _wants_records(state, ahead)]
         lost = [state for state in wanted if state.position is None]
         found = [state for state in wanted if state.position is not None]

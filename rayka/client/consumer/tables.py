@@ -22,7 +22,7 @@ headers hold no more than 2 GiB."""
 
 _FIRST_PART = 0.54
 """The helper begins later, by the time that it takes to wake it up."""
-_LEAST_PART_BYTES = 1 << 20
+_LEAST_STORED_BYTES = 2 << 20
 """For less, waking a thread costs more than it saves."""
 
 
@@ -50,8 +50,9 @@ def table_of(
         parts = decode(first) + decoding.result()
     else:
         parts = decode(first)
-    tables = [pa.Table.from_batches([part]) for part in parts]
-    return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
+    if all(part.schema.equals(parts[0].schema) for part in parts):
+        return pa.Table.from_batches(parts)
+    return pa.concat_tables([pa.Table.from_batches([part]) for part in parts], promote_options="permissive")
 
 
 def _decode(
@@ -88,20 +89,17 @@ def _decode(
     return parts
 
 
-def _split(found: Sequence[FetchedBatches]) -> tuple[list[FetchedBatches], list[FetchedBatches]]:
-    """What is in files, in two parts of nearly the same size; all in one if that is little, or in memory."""
-    first: list[FetchedBatches] = []
-    stored = [each for each in found if isinstance(each, StoredBatches)]
-    left = int(sum(map(_size, stored)) * _FIRST_PART)
-    if len(stored) < len(found) or left < _LEAST_PART_BYTES:
-        return [*found], []
-    for number, batches in enumerate(stored):
-        if batches.size > left:
-            head, tail = batches.split(left)
-            return [*first, head], [tail, *stored[number + 1 :]]
-        first.append(batches)
-        left -= batches.size
-    return first, []
+def _split(found: Sequence[FetchedBatches]) -> tuple[Sequence[FetchedBatches], Sequence[FetchedBatches]]:
+    """Two parts, of which the first takes as long as waking the helper and the second; one if little is in files."""
+    left = int(sum(map(_size, found)) * _FIRST_PART)
+    if sum(each.size for each in found if isinstance(each, StoredBatches)) < _LEAST_STORED_BYTES:
+        return found, ()
+    for number, batches in enumerate(found):
+        if _size(batches) > left:
+            first, second = batches.split(left) if isinstance(batches, StoredBatches) else (None, batches)
+            return [*found[:number], *([first] if first else [])], [second, *found[number + 1 :]]
+        left -= _size(batches)
+    return found, ()
 
 
 def _room(found: Sequence[FetchedBatches], allocate: Allocate) -> Bytes:

@@ -26,6 +26,11 @@ Allocate: TypeAlias = Callable[[int], pa.Buffer]
 the next ones, unlike NumPy."""
 
 _NOTHING = pa.allocate_buffer(0)
+_ZERO = np.zeros(1, np.int64)
+"""Where the first field begins. No array has room for more in this memory, so nobody writes to it."""
+_NO_ELEMENTS: dict[type[np.generic], npt.NDArray[Any]] = {
+    dtype: np.frombuffer(_NOTHING, dtype) for dtype in (np.uint8, np.int32, np.int64)
+}
 _MAX_AHEAD_BYTES = 1 << 28
 _SPARE = 1.05
 _MICROSECONDS = 1000
@@ -56,7 +61,7 @@ class GrowingArray:
         self._dtype = np.dtype(dtype)
         self._new_buffer = allocate
         self.itemsize = self._dtype.itemsize
-        self._buffer, self.array = _NOTHING, np.frombuffer(_NOTHING, dtype)
+        self._buffer, self.array = _NOTHING, _NO_ELEMENTS[dtype]
         self.size = 0
 
     @property
@@ -71,6 +76,10 @@ class GrowingArray:
             self.reserve(count, int(end / progress * _SPARE) - start)
         self.size = end
         return self.array[start:end]
+
+    def start(self, first: npt.NDArray[Any]) -> None:
+        """Begin with these elements, which are copied when others follow."""
+        self._buffer, self.array, self.size = pa.py_buffer(first), first, len(first)
 
     @property
     def room(self) -> int:
@@ -106,7 +115,7 @@ class BinaryBuilder:
         self.nulls_ahead = 0
         self.copied = GrowingArray(np.uint8, allocate)
         self.ends = GrowingArray(np.int64, allocate)
-        self.ends.extend(1, 1.0)[0] = 0
+        self.ends.start(_ZERO)
         self.is_valid = GrowingArray(np.uint8, allocate)
 
     @property
@@ -294,25 +303,55 @@ class PartitionColumn(ConstantColumn):
 
 
 class HeadersColumn:
-    """The headers, as a list of key and value; null for a record that has none."""
+    """The headers, as a list of key and value; null for a record that has none. In most topics none has any."""
 
     def __init__(self, allocate: Allocate) -> None:
-        self._keys = BinaryBuilder(allocate)
-        self._values = BinaryBuilder(allocate)
-        self._ends = GrowingArray(np.int32, allocate)
-        self._ends.extend(1, 1.0)[0] = 0
-        self._count = 0
+        self._allocate = allocate
+        self._rows = 0
+        self._lists: _Lists | None = None
 
     @property
     def size(self) -> int:
         """See `Column`."""
-        return self._keys.nbytes + self._values.nbytes + self._ends.nbytes
+        return self._rows * _INT.size if self._lists is None else self._lists.nbytes
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`; raises CORRUPT_MESSAGE."""
         if not records.has_headers:
             self.extend(len(records.offsets), records.progress)
             return
+        if self._lists is None:
+            self._lists = _Lists(self._allocate, self._rows, records.progress)
+        self._lists.append(records)
+
+    def extend(self, rows: int, progress: float) -> None:
+        """Add `rows` records without headers."""
+        if self._lists is None:
+            self._rows += rows
+        else:
+            self._lists.extend(rows, progress)
+
+    def finish(self) -> pa.Array:
+        """See `Column`."""
+        return pa.nulls(self._rows, HEADERS_TYPE) if self._lists is None else self._lists.finish()
+
+
+class _Lists:
+    """The headers of records of which some have any."""
+
+    def __init__(self, allocate: Allocate, rows: int, progress: float) -> None:
+        """`rows` without headers come first."""
+        self._keys = BinaryBuilder(allocate)
+        self._values = BinaryBuilder(allocate)
+        self._ends = GrowingArray(np.int32, allocate)
+        self._ends.extend(1 + rows, progress)[:] = 0
+        self._count = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._keys.nbytes + self._values.nbytes + self._ends.nbytes
+
+    def append(self, records: ChunkRecords) -> None:
         rows, keys, values = locate_all_headers(records)
         count = len(keys.lengths)
         ends = self._ends.extend(len(rows) - 1, records.progress)
@@ -323,11 +362,9 @@ class HeadersColumn:
             self._values.append(records.data, values, _size(values), records.progress)
 
     def extend(self, rows: int, progress: float) -> None:
-        """Add `rows` records without headers."""
         self._ends.extend(rows, progress)[:] = self._count
 
     def finish(self) -> pa.Array:
-        """See `Column`."""
         offsets = self._ends.finish()
         rows = len(offsets) - 1
         if not self._count:

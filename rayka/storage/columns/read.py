@@ -12,6 +12,7 @@ pyarrow: the extra `columns` of the package.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -217,8 +218,11 @@ class ColumnsReader:
     def finish(self) -> pa.RecordBatch:
         """All that was read."""
         arrays = [column.finish() for column in self._columns]
-        fields = [SCHEMA.field(name).with_type(array.type) for name, array in zip(self._names, arrays, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        schema = _schema(tuple(self._names))
+        if [array.type for array in arrays] != schema.types:
+            fields = [field.with_type(array.type) for field, array in zip(schema, arrays, strict=True)]
+            schema = pa.schema(fields)
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _fill(
         self,
@@ -240,6 +244,12 @@ class ColumnsReader:
             if max_bytes != END and self.size >= max_bytes:
                 break
         return done
+
+
+@functools.lru_cache
+def _schema(names: tuple[str, ...]) -> pa.Schema:
+    """That of these columns, unless one holds 2 GiB or more."""
+    return pa.schema([SCHEMA.field(name) for name in names])
 
 
 _NEW_COLUMN: Mapping[str, Callable[[Allocate], Column]] = {

@@ -215,7 +215,7 @@ def fill(cluster: Cluster, count: int, **config: object) -> None:
 
 def test_records_are_not_lost_between_tables_and_other_polls(cluster: Cluster) -> None:
     fill(cluster, 400)
-    with cluster.consumer(auto_offset_reset="earliest") as consumer:
+    with cluster.consumer(auto_offset_reset="earliest", max_partition_fetch_bytes=300_000) as consumer:
         consumer.assign([EVENTS])
         (state,) = consumer._core._fetcher.partitions.values()
         seen: list[int] = []
