@@ -407,13 +407,14 @@ class Fetcher:
         self._reading_bytes -= result.size
         if not reading.cancelled():
             reading.exception()  # asyncio reports one that nobody looks at
-        if self._is_closed or reading.cancelled() or state.round != asked_in_round:
+        if self._is_closed or reading.cancelled():
             return
-        state.is_fetching = False
-        try:
-            self._put(state, result, reading.result())
-        except Exception as error:  # of the disk, or say for lack of memory
-            self._read_again(state, error)
+        if state.round == asked_in_round:
+            state.is_fetching = False
+            try:
+                self._put(state, result, reading.result())
+            except Exception as error:  # of the disk, or say for lack of memory
+                self._read_again(state, error)
         self.pump()
 
     def _read_again(self, state: AssignedPartition, error: BaseException) -> None:

@@ -1081,6 +1081,34 @@ def test_records_that_only_the_disk_has_are_fetched_again_if_no_thread_can_read_
         assert next(failures, None) is None
 
 
+def test_what_is_still_read_from_the_disk_before_a_seek_makes_room_for_what_follows_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, 10)
+    is_reading, may_end = threading.Event(), threading.Event()
+    read = segment_files.SegmentFile.read
+
+    def read_late(*arguments: Any) -> bytes:
+        is_reading.set()
+        assert may_end.wait(60)
+        return read(*arguments)
+
+    monkeypatch.setattr(segment_files.SegmentFile, "read_cached", lambda *_: 0)
+    monkeypatch.setattr(segment_files.SegmentFile, "read", read_late)
+    with reader(cluster, fetch_max_bytes=1) as consumer:
+        assert is_reading.wait(60)
+        consumer.seek(EVENTS, 5)
+        fetcher = consumer._core._fetcher
+        wait = fetcher.wait
+
+        async def let_the_disk_answer(timeout_s: float | None) -> bool:
+            may_end.set()
+            return await wait(timeout_s)
+
+        monkeypatch.setattr(fetcher, "wait", let_the_disk_answer)
+        assert numbers(consumer.poll(30_000)[EVENTS]) == [5, 6, 7, 8, 9]
+
+
 def test_fetches_for_tables_are_four_times_as_large(cluster: Cluster, faults: FaultyPartitions) -> None:
     fill(cluster, 3000, batch_size=1000)
     asked: list[FetchPartition] = []
