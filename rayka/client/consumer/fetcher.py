@@ -391,7 +391,7 @@ class Fetcher:
         """Leave large batches in their file, for a table; whether that could be done."""
         if not self._may_be_stored or result.aborted_transactions or not isinstance(result.records, FileSlice):
             return False
-        stored = find_stored(state.topic_partition, state.fetch_offset, result.records, file)
+        stored = find_stored(state.topic_partition, state.fetch_offset, result.records, file, result.high_watermark)
         state.has_large_batches = stored is not None
         if stored is not None:
             self._add(state, stored)
@@ -430,6 +430,7 @@ class Fetcher:
                 result.aborted_transactions,
                 self._config,
                 self._is_for_batches,
+                result.high_watermark,
             )
         except RaykaError as error:
             self._fail(state, error)

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
+from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 from rayka.client.compiled import Compiled
@@ -104,13 +105,16 @@ class CompletedFetch:
         aborted_transactions: tuple[AbortedTransaction, ...] | None,
         config: ConsumerConfig,
         is_for_table: bool = False,
+        end_offset: float = inf,
     ) -> None:
-        """`is_for_table`: check CRCs now. Those of records that are made one by one are checked just before that, which
+        """`end_offset`: where the partition ends.
+
+        `is_for_table`: check CRCs now. Those of records that are made one by one are checked just before that, which
         brings the records into the processor's cache.
         """
         self._config = config
         size, next_offset = 0, fetch_offset
-        headers = _leading_headers(data, fetch_offset)
+        headers = _leading_headers(data, fetch_offset, end_offset)
         if headers:
             place, last = headers[-1]
             size, next_offset = place + last.size_in_bytes, last.next_offset
@@ -272,9 +276,9 @@ class UndecodedRecords:
         return min(header.record_count, header.next_offset - self._position)
 
 
-def _leading_headers(data: Buffer, fetch_offset: int) -> list[PositionedHeader]:
-    """Those of the batches before one whose frame is broken, or which is not in the order of offsets: the next fetch
-    begins with it. Raises for the first.
+def _leading_headers(data: Buffer, fetch_offset: int, end_offset: float) -> list[PositionedHeader]:
+    """Those of the batches before one whose frame is broken, or whose offsets are not in order or behind the end: the
+    next fetch begins with it. Raises for the first.
 
     CRCs do not cover the offset of a batch. If it is damaged, either of two batches that are not in order may be wrong.
     """
@@ -286,6 +290,8 @@ def _leading_headers(data: Buffer, fetch_offset: int) -> list[PositionedHeader]:
             if (header.base_offset if headers else header.next_offset - 1) < least_offset:
                 wrong = headers.pop()[1] if headers else header
                 raise corrupt_batch(wrong, f"is not in order: offset {least_offset} is expected")
+            if header.next_offset > end_offset:
+                raise corrupt_batch(header, f"is not in order: its partition ends at offset {end_offset}")
             headers.append(positioned)
             least_offset = header.next_offset
     except RaykaError:

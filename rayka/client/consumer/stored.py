@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import inf
 from typing import NamedTuple, TypeAlias
 
 from rayka.client.consumer.records import RecordBatches
@@ -73,10 +74,15 @@ class StoredFetch:
 
 
 def find_stored(
-    topic_partition: TopicPartition, fetch_offset: int, source: FileSlice, file: SegmentFile
+    topic_partition: TopicPartition,
+    fetch_offset: int,
+    source: FileSlice,
+    file: SegmentFile,
+    end_offset: float = inf,
 ) -> StoredFetch | None:
     """The whole batches of this slice. None if they are better read at once: those that are small, or whose headers the
-    page cache does not have, and what is not as the format says or not in the order of offsets.
+    page cache does not have, and what is not as the format says or not in the order of offsets, or
+    behind `end_offset`, where the partition ends.
     """
     position, end = source.position, source.position + source.size
     if source.size < LEAST_BYTES:
@@ -91,6 +97,7 @@ def find_stored(
         is_ordered = (
             header.last_offset_delta >= 0 and (header.base_offset if count else header.last_offset) >= next_offset
         )
+        is_ordered = is_ordered and header.next_offset <= end_offset
         if header.magic != MAGIC or size < RECORD_BATCH_OVERHEAD or not is_ordered:
             return None
         if position + size > end:

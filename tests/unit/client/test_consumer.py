@@ -545,6 +545,29 @@ def test_a_damaged_batch_is_an_error_at_its_place(cluster: Cluster, tmp_path: Pa
         assert numbers(take(consumer, 39)) == [*range(61, 100)]
 
 
+@pytest.mark.parametrize("call", ["poll", "poll_table"])
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_batch_whose_offset_is_damaged_is_an_error(cluster: Cluster, tmp_path: Path, number: int, call: str) -> None:
+    with cluster.producer() as producer:
+        for first in range(0, 50, 10):
+            producer.send_batch("events", 0, [b"%d" % each for each in range(first, first + 10)])
+    (segment,) = (tmp_path / "events-0").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[[place for place, _ in iter_headers(data)][number] + 2] ^= 1
+    segment.write_bytes(data)
+    read: list[int] = []
+
+    def read_on() -> None:
+        while True:
+            polled = getattr(consumer, call)(30_000)
+            records = [] if call == "poll_table" else polled[EVENTS]
+            read.extend([one.offset for one in records] or polled["offset"].to_pylist())
+
+    with reader(cluster, retry_backoff_ms=1) as consumer, pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+        read_on()
+    assert read == [*range(10 * number)]
+
+
 @pytest.mark.parametrize("size", [10, 20_000])
 def test_a_damaged_batch_is_an_error_for_tables(cluster: Cluster, tmp_path: Path, size: int) -> None:
     with cluster.producer() as producer:

@@ -107,6 +107,16 @@ def test_batches_before_two_that_are_not_in_order_are_read(moved_to: int, sound:
         offsets(b"".join(batches[sound // 5 :]), fetch_offset=sound)
 
 
+def test_batches_before_one_that_is_behind_the_end_are_read() -> None:
+    moved = bytearray(batch(5, 5))
+    stamp(moved, 0, 2**40, 0)
+    data = batch(0, 5) + bytes(moved)
+    assert CompletedFetch(EVENTS, 0, data, None, ConsumerConfig(), end_offset=10).next_offset == 5
+    with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE.*is not in order"):
+        CompletedFetch(EVENTS, 5, bytes(moved), None, ConsumerConfig(), end_offset=10)
+    assert CompletedFetch(EVENTS, 0, batch(0, 5) + batch(5, 5), None, ConsumerConfig(), end_offset=10).next_offset == 10
+
+
 def test_a_batch_before_the_offset_that_was_fetched_is_refused() -> None:
     with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE.*is not in order"):
         offsets(batch(0, 5), fetch_offset=5)
