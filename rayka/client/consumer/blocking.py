@@ -73,10 +73,13 @@ class Consumer(Shell[AsyncConsumer], Closing):
         with self._only_user():
             polled = self._deliver(self._core.taking_table, timeout_ms) or {}
             try:
-                return self._core.table_of(polled, columns)
+                table, rest = self._core.table_of(polled, columns)
+                if rest:
+                    self._loop.run(self._core.go_back(rest))
             except BaseException as error:
                 self._loop.run(self._core.give_back(polled))
                 return self._core.table_after(error, columns)
+            return table
 
     seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)
     seek_to_end = blocking(AsyncConsumer.seek_to_end)

@@ -118,7 +118,8 @@ class AsyncConsumer(AsyncClosing):
     async def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """Return prefetched records as a table, without a Python object for each; the table may be empty.
 
-        All records of a fetch come at once, and those of further fetches until these have about 16 MB in the log.
+        All records of a fetch come at once, and those of further fetches until these have about 16 MB in the log. With
+        256 MB of compressed records a table ends behind a batch, and the next one goes on there.
         The columns are key, value, topic, partition, offset, timestamp, timestampType and headers, or those named in
         `columns`. The rows of a partition are in the order of their offsets. Deserializers are not applied. Errors as
         `poll`. Needs pyarrow (`rayka[columns]`).
@@ -126,10 +127,18 @@ class AsyncConsumer(AsyncClosing):
         polled = await self.take(self.taking_table, timeout_ms) or {}
         self.pending.end_delivery(polled)
         try:
-            return await asyncio.to_thread(self.table_of, polled, columns)
+            table, rest = await asyncio.to_thread(self.table_of, polled, columns)
+            if rest:
+                await self.go_back(rest)
         except BaseException as error:
             await self.give_back(polled)
             return self.table_after(error, columns)
+        return table
+
+    @at_home
+    async def go_back(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Continue at these offsets in the partitions that are still assigned."""
+        self._return({each: offset for each, offset in offsets.items() if each in self._fetcher.partitions})
 
     @at_home
     async def give_back(self, polled: Mapping[TopicPartition, Sequence[FetchedBatches]]) -> None:
@@ -290,20 +299,22 @@ class AsyncConsumer(AsyncClosing):
 
     def table_of(
         self, polled: Mapping[TopicPartition, Sequence[FetchedBatches]], columns: Sequence[str] | None
-    ) -> pa.Table:
-        """The table of what `taking_table` gave. In any thread."""
+    ) -> tuple[pa.Table, Mapping[TopicPartition, int]]:
+        """The table of what `taking_table` gave, and where the records begin that are too many. In any thread."""
         from rayka.client.consumer import tables  # loaded when first used: it brings pyarrow
+        from rayka.storage.columns.read import ColumnsTooLarge
 
-        return tables.table_of(
-            polled, columns, self.config.check_crcs, self._table_buffers.allocate, self._table_buffers.helper
-        )
+        how = polled, columns, self.config.check_crcs, self._table_buffers.allocate
+        with contextlib.suppress(ColumnsTooLarge):
+            return tables.table_of(*how, self._table_buffers.helper), {}
+        return tables.first_part_of(*how)
 
     def table_after(self, error: BaseException, columns: Sequence[str] | None) -> pa.Table:
         """An empty table if the records could not be read from their file: they are fetched again. Else the error."""
         if not isinstance(error, (OSError, SegmentGone)):
             raise error
         logger.info("%s; fetching again", error)
-        return self.table_of({}, columns)
+        return self.table_of({}, columns)[0]
 
     def _configure(self, config: Mapping[str, Any]) -> ConsumerConfig:
         return configure(ConsumerConfig, config)

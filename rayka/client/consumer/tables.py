@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from itertools import accumulate
@@ -19,6 +19,8 @@ from rayka.types import TopicPartition
 _PART_BYTES = 256 << 20
 """A part of the table that is as large as this gets no further records: to grow it costs a copy, and Arrow's arrays of
 headers hold no more than 2 GiB."""
+_MOST_BYTES = 256 << 20
+"""With so many a table gets no more compressed records: a few bytes of the log may be gigabytes of them."""
 
 _FIRST_PART = 0.54
 """The helper begins later, by the time that it takes to wake it up."""
@@ -39,12 +41,14 @@ def table_of(
     of its records. If much of it is still in files, `helper` makes a second part of the table meanwhile. `allocate`
     gives their memory.
     Raises CORRUPT_MESSAGE, INVALID_REQUEST for an unknown or repeated column; SegmentGone and OSError if a file can't
-    be read.
+    be read; ColumnsTooLarge if it gets more than `_MOST_BYTES` by records that are compressed, or are found in another
+    general way.
     """
     names = COLUMNS if columns is None else tuple(columns)
     found = [batches for of_partition in polled.values() for batches in of_partition]
-    decode = partial(_decode, names=names, check_crcs=check_crcs, allocate=allocate)
     first, second = (found, []) if helper is None else _split(found)
+    most_bytes = _MOST_BYTES // 2 if second else _MOST_BYTES
+    decode = partial(_decode, names=names, check_crcs=check_crcs, allocate=allocate, most_bytes=most_bytes)
     if second and helper is not None:
         decoding = helper.submit(decode, second)
         parts = decode(first) + decoding.result()
@@ -55,15 +59,60 @@ def table_of(
     return pa.concat_tables([pa.Table.from_batches([part]) for part in parts], promote_options="permissive")
 
 
+def first_part_of(
+    polled: Mapping[TopicPartition, Iterable[FetchedBatches]],
+    columns: Sequence[str] | None,
+    check_crcs: bool,
+    allocate: Allocate = pa.allocate_buffer,
+) -> tuple[pa.Table, dict[TopicPartition, int]]:
+    """As `table_of`, of the first batches only: up to the one with which the table has `_MOST_BYTES`. Also returns
+    where the records begin of which it has none.
+    """
+    names = COLUMNS if columns is None else tuple(columns)
+    reader, rest = ColumnsReader(names, _MOST_BYTES, allocate), dict[TopicPartition, int]()
+    for batches in (batches for of_partition in polled.values() for batches in of_partition):
+        if rest:
+            rest.setdefault(batches.topic_partition, batches.position)
+            continue
+        topic, partition = batches.topic_partition
+        for data in _loaded(batches):
+            next_offset, size = reader.read(
+                data,
+                topic=topic,
+                partition=partition,
+                start_offset=batches.position,
+                aborted_transactions=None if isinstance(batches, StoredBatches) else batches.aborted_transactions,
+                check_crcs=check_crcs,
+                max_bytes=_MOST_BYTES,
+            )
+            if size < len(data) or reader.size >= _MOST_BYTES:
+                rest[batches.topic_partition] = next_offset
+                break
+    return pa.Table.from_batches([reader.finish()]), rest
+
+
+def _loaded(batches: FetchedBatches) -> Iterator[memoryview]:
+    """The batches in memory; those of a file are read piece by piece."""
+    if not isinstance(batches, StoredBatches):
+        yield batches.data
+        return
+    assert batches.file is not None
+    for position, size, _ in batches.pieces:
+        data = memoryview(bytearray(size))
+        batches.file.read_into(data, position)
+        yield data
+
+
 def _decode(
-    found: Sequence[FetchedBatches], names: Sequence[str], check_crcs: bool, allocate: Allocate
+    found: Sequence[FetchedBatches], names: Sequence[str], check_crcs: bool, allocate: Allocate, most_bytes: int
 ) -> list[pa.RecordBatch]:
-    reader, parts = ColumnsReader(names, _part_bytes(found), allocate), []
+    reader, parts, done = ColumnsReader(names, _part_bytes(found), allocate, most_bytes), [], 0
     room = _room(found, allocate)
     for number, batches in enumerate(found):
         if reader.size >= _PART_BYTES:
+            done += reader.size
             parts.append(reader.finish())
-            reader = ColumnsReader(names, _part_bytes(found[number:]), allocate)
+            reader = ColumnsReader(names, _part_bytes(found[number:]), allocate, most_bytes - done)
         topic, partition = batches.topic_partition
         if isinstance(batches, StoredBatches):
             assert batches.file is not None

@@ -71,6 +71,10 @@ claim two billion of them.
 """
 
 
+class ColumnsTooLarge(Exception):
+    """The columns have more bytes than they may have."""
+
+
 class Columns(NamedTuple):
     """The records that were read, the offset behind the last batch, and the bytes of the log up to there."""
 
@@ -120,11 +124,19 @@ class ReadableFile(Protocol):
 class ColumnsReader:
     """Columns that are filled from one buffer after another, which costs less than columns for each buffer."""
 
-    def __init__(self, columns: Sequence[str], total_bytes: int, allocate: Allocate = pa.allocate_buffer) -> None:
-        """`total_bytes`: the size of all buffers. `allocate` gives the memory of the columns.
+    def __init__(
+        self,
+        columns: Sequence[str],
+        total_bytes: int,
+        allocate: Allocate = pa.allocate_buffer,
+        most_bytes: int = END,
+    ) -> None:
+        """`total_bytes`: the size of all buffers. `allocate` gives the memory of the columns. If they get more than
+        `most_bytes` of it, by batches that are not plain, `read` raises ColumnsTooLarge.
 
         Raises INVALID_REQUEST for an unknown or repeated column.
         """
+        self._most_bytes = most_bytes
         if len(set(columns)) < len(columns):
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"A column comes twice: {', '.join(columns)}")
         self._names = columns
@@ -243,6 +255,8 @@ class ColumnsReader:
             self._plain.rows += len(records.offsets)
             if max_bytes != END and self.size >= max_bytes:
                 break
+            if self.size > self._most_bytes:
+                raise ColumnsTooLarge
         return done
 
 

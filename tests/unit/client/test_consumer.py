@@ -612,6 +612,39 @@ def test_a_damaged_batch_keeps_no_other_partition_from_tables(cluster: Cluster, 
     assert errors == {ErrorCode.CORRUPT_MESSAGE}
 
 
+@pytest.mark.parametrize("is_asynchronous", [False, True])
+def test_compressed_records_that_are_too_many_for_a_table_come_with_the_next(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_asynchronous: bool
+) -> None:
+    monkeypatch.setattr(tables, "_MOST_BYTES", 1 << 20)
+    partitions = [("events", partition) for partition in range(2)]
+    cluster.admin().create_topic("events", partitions=2)
+    with cluster.producer(compression_type="zstd") as producer:
+        for partition in [0, 1] * 20:
+            producer.send_batch("events", partition, [bytes(100_000)] * 2)
+    offsets: dict[int, list[int]] = {0: [], 1: []}
+
+    def add(table: Any) -> bool:
+        for partition, offset in zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True):
+            offsets[partition].append(offset)
+        assert table.nbytes < 2 << 20
+        return len(offsets[0] + offsets[1]) == 80
+
+    async def run() -> None:
+        async with cluster.async_consumer(auto_offset_reset="earliest") as consumer:
+            await consumer.assign(partitions)
+            while not add(await consumer.poll_table(30_000)):
+                pass
+
+    if is_asynchronous:
+        asyncio.run(asyncio.wait_for(run(), 60))
+    else:
+        with reader(cluster, *partitions) as consumer:
+            while not add(consumer.poll_table(30_000)):
+                pass
+    assert offsets == {0: [*range(40)], 1: [*range(40)]}
+
+
 def test_partitions_take_turns_in_tables_that_have_enough_from_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

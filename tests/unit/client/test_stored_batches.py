@@ -18,9 +18,10 @@ from rayka.client.cluster import Cluster
 from rayka.client.consumer import tables
 from rayka.client.consumer.records import RecordBatches
 from rayka.client.consumer.stored import LEAST_BYTES, Piece, StoredBatches, StoredFetch, find_stored
-from rayka.client.consumer.tables import table_of
+from rayka.client.consumer.tables import first_part_of, table_of
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.segment_files import SegmentFile, SegmentFiles, SegmentGone
+from rayka.storage.columns.read import ColumnsTooLarge
 from rayka.storage.format.batch import iter_headers
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch
@@ -116,6 +117,24 @@ def test_a_helper_makes_the_second_part_of_a_large_table(tmp_path: Path, files: 
             assert table.equals(expected)
         mixed = table_of({EVENTS: [found, in_memory(ALL_KINDS)]}, None, check_crcs=True, helper=helper)
         assert mixed.equals(pa.concat_tables([expected, expected]))
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_table_that_gets_too_large_begins_again_where_the_one_before_ended(
+    tmp_path: Path, files: SegmentFiles, monkeypatch: pytest.MonkeyPatch, is_stored: bool
+) -> None:
+    found = stored(files, written(tmp_path, ALL_KINDS)) if is_stored else in_memory(ALL_KINDS)
+    expected = table_of({EVENTS: [found]}, None, check_crcs=True)
+    monkeypatch.setattr(tables, "_MOST_BYTES", 1_000_000)
+    with pytest.raises(ColumnsTooLarge):
+        table_of({EVENTS: [found]}, None, check_crcs=True)
+    parts, position = [], found.position
+    while position < found.next_offset:
+        table, rest = first_part_of({EVENTS: [found._replace(position=position)]}, None, check_crcs=True)
+        parts.append(table)
+        position = rest.get(EVENTS, found.next_offset)
+        assert table.nbytes < 3_000_000
+    assert pa.concat_tables(parts).equals(expected)
 
 
 def test_parts_of_stored_batches_have_each_piece_once(tmp_path: Path, files: SegmentFiles) -> None:

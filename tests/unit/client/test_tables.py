@@ -8,9 +8,9 @@ import pytest
 from rayka.client.consumer import tables
 from rayka.client.consumer.read_buffers import TableBuffers
 from rayka.client.consumer.records import RecordBatches
-from rayka.client.consumer.tables import table_of
+from rayka.client.consumer.tables import first_part_of, table_of
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.columns.read import SCHEMA, read_columns
+from rayka.storage.columns.read import SCHEMA, ColumnsTooLarge, read_columns
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch
 from rayka.types import TimestampType, TopicPartition
@@ -137,3 +137,22 @@ def test_a_damaged_batch_in_any_fetch_is_found(damaged: RecordBatches) -> None:
     with pytest.raises(RaykaError) as raised:
         table_of(polled, None, check_crcs=True)
     assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_records_that_are_too_many_for_a_table_are_left_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compressed records are a few bytes in the log, and may be gigabytes in a table."""
+    monkeypatch.setattr(tables, "_MOST_BYTES", 1_000_000)
+    batches = [
+        build_batch([Record(0, NOW, None, bytes(100_000))] * 2, base_offset=offset, codec=Codec.ZSTD)
+        for offset in range(0, 40, 2)
+    ]
+    compressed = [RecordBatches(ORDERS, memoryview(b"".join(batches)), 1, 40, None)]
+    polled = {ORDERS: compressed, EVENTS: [fetched(EVENTS, 300, position=300), fetched(EVENTS, 303)]}
+    with pytest.raises(ColumnsTooLarge):
+        table_of(polled, None, check_crcs=True)
+    table, rest = first_part_of(polled, None, check_crcs=True)
+    table.validate(full=True)
+    assert rest == {ORDERS: table["offset"][-1].as_py() + 1, EVENTS: 300}
+    assert table["offset"].to_pylist() == [*range(1, rest[ORDERS])]
+    assert 1_000_000 <= table.nbytes < 2_000_000
+    assert first_part_of({EVENTS: polled[EVENTS]}, None, check_crcs=True)[1] == {}
