@@ -75,7 +75,7 @@ class Consumer(Shell[AsyncConsumer], Closing):
             try:
                 table, rest = self._core.table_of(polled, columns)
                 if rest:
-                    self._loop.run(self._core.go_back(rest))
+                    self._loop.run(self._core.give_back(polled, rest))
             except BaseException as error:
                 self._loop.run(self._core.give_back(polled))
                 return self._core.table_after(error, columns)

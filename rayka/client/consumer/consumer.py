@@ -129,22 +129,27 @@ class AsyncConsumer(AsyncClosing):
         try:
             table, rest = await asyncio.to_thread(self.table_of, polled, columns)
             if rest:
-                await self.go_back(rest)
+                await self.give_back(polled, rest)
         except BaseException as error:
             await self.give_back(polled)
             return self.table_after(error, columns)
         return table
 
     @at_home
-    async def go_back(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Continue at these offsets in the partitions that are still assigned."""
-        self._return({each: offset for each, offset in offsets.items() if each in self._fetcher.partitions})
-
-    @at_home
-    async def give_back(self, polled: Mapping[TopicPartition, Sequence[FetchedBatches]]) -> None:
-        """Return batches that nobody has received to the fetcher, of partitions that are still assigned."""
-        self._tables_of_one = len(self._fetcher.partitions)  # records that can't be read keep no others from being read
-        self._return({each: offset for each, offset in unread(polled).items() if each in self._fetcher.partitions})
+    async def give_back(
+        self,
+        polled: Mapping[TopicPartition, Sequence[FetchedBatches]],
+        rest: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Return batches that nobody has received to the fetcher: those from the offsets in `rest` on, or all if no
+        table was made of them. Not if a partition is not assigned any more, or is that of another topic of this name.
+        """
+        states = self._fetcher.partitions
+        if rest is None:
+            rest = unread(polled)
+            self._tables_of_one = len(states)  # what can't be read keeps no other partition from being read
+        same = {each for each in rest if each in states and states[each].topic_id == polled[each][0].topic_id}
+        self._return({each: offset for each, offset in rest.items() if each in same})
 
     @at_home
     async def seek(self, partition: tuple[str, int], offset: int) -> None:

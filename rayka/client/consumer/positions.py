@@ -117,7 +117,8 @@ class AssignedPartition:
         taken: list[FetchedBatches] = []
         for completed_fetch in self.completed_fetches:
             batches = completed_fetch.batches
-            taken.append(batches._replace(position=max(batches.position, self.position or 0)))
+            position = max(batches.position, self.position or 0)
+            taken.append(batches._replace(position=position, topic_id=self.topic_id))
         self.completed_fetches.clear()
         self.buffered_bytes = 0
         if taken:

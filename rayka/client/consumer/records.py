@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -86,6 +87,7 @@ class RecordBatches(NamedTuple):
     aborted_transactions: tuple[AbortedTransaction, ...] | None
     are_intact: bool = False
     """Their CRCs were checked and are right."""
+    topic_id: uuid.UUID | None = None
 
     def visible(self) -> Iterator[PositionedHeader]:
         """Place in `data` and header of each batch that has records for a reader. Raises CORRUPT_MESSAGE."""

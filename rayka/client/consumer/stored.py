@@ -6,6 +6,7 @@ the next one. If all were read into memory beforehand, each byte would come out 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from itertools import accumulate
 from math import inf
@@ -42,6 +43,7 @@ class StoredBatches(NamedTuple):
     next_offset: int
     file: SegmentFile | None = None
     """Open only while a table is made: the disk needs the blocks of deleted segments."""
+    topic_id: uuid.UUID | None = None
 
     @property
     def size(self) -> int:

@@ -404,6 +404,24 @@ def test_a_topic_that_was_created_again_is_read_by_the_reset(cluster: Cluster) -
         assert numbers(take(consumer, 10)) == [*range(10)]
 
 
+def test_a_table_that_fails_says_nothing_of_a_topic_that_was_created_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, 5)
+
+    def recreate_and_fail(*_: Any) -> None:
+        recreate(cluster, 10)
+        raise MemoryError
+
+    with reader(cluster) as consumer:
+        consumer.seek(EVENTS, 3)
+        with monkeypatch.context() as patched:
+            patched.setattr(tables, "table_of", recreate_and_fail)
+            with pytest.raises(MemoryError):
+                consumer.poll_table(30_000)
+        assert numbers(take(consumer, 10)) == [*range(10)]
+
+
 def test_the_rest_of_an_iteration_says_nothing_of_a_topic_that_was_created_again(cluster: Cluster) -> None:
     fill(cluster, 5)
     with reader(cluster) as consumer:
