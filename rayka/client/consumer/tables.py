@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from functools import partial
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +17,8 @@ from rayka.storage.columns.build import Allocate
 from rayka.storage.columns.decode import Bytes
 from rayka.storage.columns.read import COLUMNS, ColumnsReader
 from rayka.types import TopicPartition
+
+T = TypeVar("T")
 
 _PART_BYTES = 256 << 20
 """A part of the table that is as large as this gets no further records: to grow it costs a copy, and Arrow's arrays of
@@ -49,14 +53,20 @@ def table_of(
     first, second = (found, []) if helper is None else _split(found)
     most_bytes = _MOST_BYTES // 2 if second else _MOST_BYTES
     decode = partial(_decode, names=names, check_crcs=check_crcs, allocate=allocate, most_bytes=most_bytes)
-    if second and helper is not None:
-        decoding = helper.submit(decode, second)
-        parts = decode(first) + decoding.result()
-    else:
-        parts = decode(first)
+    decoding = _submitted(helper, partial(decode, second)) if second else None
+    parts = decode(first)
+    if second:
+        parts += decode(second) if decoding is None else decoding.result()
     if all(part.schema.equals(parts[0].schema) for part in parts):
         return pa.Table.from_batches(parts)
     return pa.concat_tables([pa.Table.from_batches([part]) for part in parts], promote_options="permissive")
+
+
+def _submitted(helper: Executor | None, call: Callable[[], T]) -> Future[T] | None:
+    """None without a thread: the consumer may be closed meanwhile, and the process may have as many as it may have."""
+    with contextlib.suppress(RuntimeError):
+        return None if helper is None else helper.submit(call)
+    return None
 
 
 def first_part_of(

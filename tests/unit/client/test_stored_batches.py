@@ -119,6 +119,15 @@ def test_a_helper_makes_the_second_part_of_a_large_table(tmp_path: Path, files: 
         assert mixed.equals(pa.concat_tables([expected, expected]))
 
 
+def test_a_table_is_made_without_a_helper_that_has_ended(tmp_path: Path, files: SegmentFiles) -> None:
+    """Another thread may close the consumer; and at a limit of threads none can be started."""
+    found = stored(files, written(tmp_path, ALL_KINDS))
+    helper = ThreadPoolExecutor(1)
+    helper.shutdown()
+    table = table_of({EVENTS: [found]}, None, check_crcs=True, helper=helper)
+    assert table.equals(table_of({EVENTS: [in_memory(ALL_KINDS)]}, None, check_crcs=True))
+
+
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_a_table_that_gets_too_large_begins_again_where_the_one_before_ended(
     tmp_path: Path, files: SegmentFiles, monkeypatch: pytest.MonkeyPatch, is_stored: bool
