@@ -77,7 +77,7 @@ class Consumer(Shell[AsyncConsumer], Closing):
                 if rest:
                     self._loop.run(self._core.give_back(polled, rest))
             except BaseException as error:
-                self._loop.run(self._core.give_back(polled))
+                self._loop.run(self._core.give_back(polled, is_unreadable=isinstance(error, OSError)))
                 return self._core.table_after(error, columns)
             return table
 

@@ -131,7 +131,7 @@ class AsyncConsumer(AsyncClosing):
             if rest:
                 await self.give_back(polled, rest)
         except BaseException as error:
-            await self.give_back(polled)
+            await self.give_back(polled, is_unreadable=isinstance(error, OSError))
             return self.table_after(error, columns)
         return table
 
@@ -140,6 +140,7 @@ class AsyncConsumer(AsyncClosing):
         self,
         polled: Mapping[TopicPartition, Sequence[FetchedBatches]],
         rest: Mapping[TopicPartition, int] | None = None,
+        is_unreadable: bool = False,
     ) -> None:
         """Return batches that nobody has received to the fetcher: those from the offsets in `rest` on, or all if no
         table was made of them. Not if a partition is not assigned any more, or is that of another topic of this name.
@@ -149,7 +150,7 @@ class AsyncConsumer(AsyncClosing):
             rest = unread(polled)
             self._tables_of_one = len(states)  # what can't be read keeps no other partition from being read
         same = {each for each in rest if each in states and states[each].topic_id == polled[each][0].topic_id}
-        self._return({each: offset for each, offset in rest.items() if each in same})
+        self._return({each: offset for each, offset in rest.items() if each in same}, is_unreadable)
 
     @at_home
     async def seek(self, partition: tuple[str, int], offset: int) -> None:
@@ -389,10 +390,11 @@ class AsyncConsumer(AsyncClosing):
         self._fetcher.check_topic_ids()
         self._return(self.pending.first_offsets())
 
-    def _return(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def _return(self, offsets: Mapping[TopicPartition, int], is_unreadable: bool = False) -> None:
         for partition, offset in [*offsets.items()]:
             state = self._state(partition)
-            self._reposition(state, partial(state.seek, offset))
+            seek = partial(self._fetcher.seek_later, state) if is_unreadable else state.seek
+            self._reposition(state, partial(seek, offset))
 
     def _position(self, state: AssignedPartition) -> int | None:
         return self.pending.first_offsets().get(state.topic_partition, state.position)

@@ -175,6 +175,11 @@ class Fetcher:
             self._is_ready(state)
         self.pump()
 
+    def seek_later(self, state: AssignedPartition, offset: int) -> None:
+        """Continue at this offset after a moment: it could not be read."""
+        state.seek(offset)
+        self._back_off(state)
+
     def close(self) -> None:
         """End all fetches, and the `wait` that is going on, and drop what was read ahead."""
         self._is_closed = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import shutil
@@ -292,6 +293,29 @@ def test_a_file_that_becomes_shorter_while_a_table_is_made_is_fetched_again(
         assert consumer.poll_table(30_000).num_rows == 0
         assert consumer.position(EVENTS) == 0
         is_short.append(False)
+        assert consumer.poll_table(30_000)["offset"].to_pylist() == [*range(30)]
+
+
+def test_a_disk_that_can_not_be_read_is_asked_again_after_a_moment(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, 30)
+    make, errors = tables.table_of, iter([OSError(errno.EIO, "I/O error")])
+
+    def fail_once(polled: Any, *arguments: Any) -> pa.Table:
+        for error in errors if polled else ():
+            raise error
+        return make(polled, *arguments)
+
+    with table_reader(cluster) as consumer:
+        fetcher, waiting = consumer._core._fetcher, list[TopicPartition]()
+        back_off = fetcher._back_off
+        monkeypatch.setattr(
+            fetcher, "_back_off", lambda state: [waiting.append(state.topic_partition), back_off(state)]
+        )
+        monkeypatch.setattr(tables, "table_of", fail_once)
+        assert consumer.poll_table(30_000).num_rows == 0
+        assert waiting == [EVENTS]
         assert consumer.poll_table(30_000)["offset"].to_pylist() == [*range(30)]
 
 
