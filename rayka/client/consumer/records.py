@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import inf
 from typing import Any, NamedTuple, TypeAlias
@@ -16,7 +16,9 @@ from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import (
     CODEC_MASK,
+    CONTROL_FLAG,
     LOG_APPEND_TIME_FLAG,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
     Buffer,
     ensure_intact,
@@ -116,7 +118,8 @@ class CompletedFetch:
         """
         self._config = config
         size, next_offset = 0, fetch_offset
-        headers = _leading_headers(data, fetch_offset, end_offset)
+        aborting = {each.producer_id for each in aborted_transactions or ()} if config.check_crcs else None
+        headers = _leading_headers(data, fetch_offset, end_offset, aborting)
         if headers:
             place, last = headers[-1]
             size, next_offset = place + last.size_in_bytes, last.next_offset
@@ -278,11 +281,15 @@ class UndecodedRecords:
         return min(header.record_count, header.next_offset - self._position)
 
 
-def _leading_headers(data: Buffer, fetch_offset: int, end_offset: float) -> list[PositionedHeader]:
+def _leading_headers(
+    data: Buffer, fetch_offset: int, end_offset: float, aborting: Collection[int] | None
+) -> list[PositionedHeader]:
     """Those of the batches before one whose frame is broken, or whose offsets are not in order or behind the end: the
     next fetch begins with it. Raises for the first.
 
     CRCs do not cover the offset of a batch. If it is damaged, either of two batches that are not in order may be wrong.
+    What a reader leaves out, control batches and those of the producers that are `aborting`, must be intact: else they
+    may be records of others. None: nobody checks CRCs.
     """
     headers: list[PositionedHeader] = []
     least_offset = fetch_offset
@@ -292,14 +299,23 @@ def _leading_headers(data: Buffer, fetch_offset: int, end_offset: float) -> list
             if (header.base_offset if headers else header.next_offset - 1) < least_offset:
                 wrong = headers.pop()[1] if headers else header
                 raise corrupt_batch(wrong, f"is not in order: offset {least_offset} is expected")
+            if header.last_offset_delta < 0:
+                raise corrupt_batch(header, f"ends at offset {header.last_offset}")
             if header.next_offset > end_offset:
                 raise corrupt_batch(header, f"is not in order: its partition ends at offset {end_offset}")
+            if aborting is not None and _may_be_left_out(header, aborting):
+                ensure_intact(data, *positioned)
             headers.append(positioned)
             least_offset = header.next_offset
     except RaykaError:
         if not headers:
             raise
     return headers
+
+
+def _may_be_left_out(header: BatchHeader, aborting: Collection[int]) -> bool:
+    attributes = header.attributes
+    return bool(attributes & CONTROL_FLAG or (attributes & TRANSACTIONAL_FLAG and header.producer_id in aborting))
 
 
 def _are_intact(data: memoryview, batches: Iterable[PositionedHeader]) -> bool:

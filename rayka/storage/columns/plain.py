@@ -14,7 +14,7 @@ import numpy as np
 
 from rayka.storage.columns.big_endian import read_int32, read_int64
 from rayka.storage.columns.compiled import compiled
-from rayka.storage.columns.crc import add_blocks, begin_crc, end_crc, end_of_blocks
+from rayka.storage.columns.crc import add_blocks, begin_crc, crc32c, end_crc, end_of_blocks
 from rayka.storage.columns.decode import Bytes, Ints, Longs, read_length, read_varint
 from rayka.storage.columns.intrinsics import address_of, copy_block, copy_line, read_file
 from rayka.storage.format.batch import (
@@ -153,12 +153,19 @@ def fill_batches(
             return NOT_PLAIN
         next_offset = base_offset + last_offset_delta + 1
         attributes = int(data[np.uint64(position + ATTRIBUTES_OFFSET + 1)])
-        if not attributes & CONTROL_FLAG and next_offset > start_offset and base_offset < end_offset:
+        is_wanted = next_offset > start_offset and base_offset < end_offset
+        if is_wanted and not attributes & CONTROL_FLAG:
             if attributes & CODEC_MASK:
                 return NOT_PLAIN
             ended = fill_batch(source, position, end, start_offset, end_offset, wants, max_rows, columns, counts)
             if ended != DONE:
                 return ended
+        elif is_wanted and wants & CHECKS_CRC:  # else they may be records, and not of a control batch
+            if not have(source, end, counts):
+                return NOT_PLAIN
+            crc = crc32c(data, position + ATTRIBUTES_OFFSET, end)
+            if crc != read_int32(data, position + CRC_OFFSET) & 0xFFFF_FFFF:
+                return NOT_PLAIN
         position = end
         counts[POSITION] = position
         counts[NEXT_OFFSET] = next_offset

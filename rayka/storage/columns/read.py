@@ -184,8 +184,10 @@ class ColumnsReader:
             for position, header in iter_visible(buffer, headers, aborted_transactions)
             if header.next_offset > start_offset and header.base_offset < end_offset
         ]
-        for position, header in batches if check_crcs else ():
-            ensure_intact(buffer, position, header)
+        for position, header in headers if check_crcs else ():  # also of what is left out: its header may be damaged
+            is_wanted = header.next_offset > start_offset and header.base_offset < end_offset
+            if is_wanted or header.last_offset_delta < 0:
+                ensure_intact(buffer, position, header)
         if len(self._constant) == len(self._columns):
             batches, max_bytes = _count_whole(batches, start_offset, end_offset, self._constant), END
         done = self._fill(buffer, batches, start_offset, end_offset, max_bytes)

@@ -117,6 +117,17 @@ def test_batches_before_one_that_is_behind_the_end_are_read() -> None:
     assert CompletedFetch(EVENTS, 0, batch(0, 5) + batch(5, 5), None, ConsumerConfig(), end_offset=10).next_offset == 10
 
 
+@pytest.mark.parametrize(("place", "bit"), [(22, 0x20), (23, 0x80), (50, 1)], ids=["control", "delta", "producer"])
+def test_records_are_not_left_out_because_of_a_damaged_header(place: int, bit: int) -> None:
+    """As those of a control batch, of another producer's aborted transaction, or before the position."""
+    batches = [batch(0, 5, producer_id=6), bytearray(batch(5, 5, producer_id=6)), batch(10, 5, producer_id=6)]
+    batches[1][place] ^= bit
+    aborted = (AbortedTransaction(7, 0),)
+    assert offsets(b"".join(batches), aborted=aborted) == [0, 1, 2, 3, 4]
+    with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+        offsets(b"".join(batches[1:]), fetch_offset=5, aborted=aborted)
+
+
 def test_a_batch_before_the_offset_that_was_fetched_is_refused() -> None:
     with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE.*is not in order"):
         offsets(batch(0, 5), fetch_offset=5)

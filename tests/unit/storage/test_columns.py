@@ -396,3 +396,20 @@ def test_a_header_that_counts_more_records_than_fit_in_its_batch_makes_no_rows(c
 def test_records_that_are_compressed_very_well_are_counted(codec: Codec) -> None:
     log = build_batch([Record(0, NOW, None, None)] * 100_000, codec=codec)
     assert read(log, columns=["topic"]).num_rows == 100_000
+
+
+@pytest.mark.parametrize("limit", [END, LIMIT])
+@pytest.mark.parametrize("columns", [("value",), ("topic",)])
+@pytest.mark.parametrize(("place", "bit"), [(22, 0x20), (23, 0x80), (50, 1)], ids=["control", "delta", "producer"])
+def test_records_are_not_left_out_because_of_a_damaged_header(
+    place: int, bit: int, columns: tuple[str, ...], limit: int
+) -> None:
+    """As those of a control batch, of another producer's aborted transaction, or before the first offset."""
+    producer = {"producer_id": 6, "producer_epoch": 0, "base_sequence": 0}
+    batches = [build_batch(RECORDS, base_offset=offset, is_transactional=True, **producer) for offset in (0, 3)]
+    aborted = (AbortedTransaction(7, 0),)
+    assert read(b"".join(batches), columns=columns, max_bytes=limit, aborted_transactions=aborted).num_rows == 6
+    batches[1][place] ^= bit
+    for transactions in (aborted, None):
+        error = refusal(b"".join(batches), columns=columns, max_bytes=limit, aborted_transactions=transactions)
+        assert error.code is ErrorCode.CORRUPT_MESSAGE
