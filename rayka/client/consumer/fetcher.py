@@ -96,14 +96,17 @@ class Fetcher:
         self.pump()
 
     def pump(self) -> None:
-        """Send a fetch for all partitions that want records and have no request in flight."""
+        """Send a fetch for all partitions that want records and have no request in flight.
+
+        Positions are looked up also of paused partitions: the program may ask for them.
+        """
         if self._is_closed:
             return
         self.check_topic_ids()
         ahead = 1 if self._is_for_batches and not self._may_be_stored else _FETCHES_AHEAD
-        wanted = [state for state in self._turns if _wants_records(state, ahead)]
-        lost = [state for state in wanted if state.position is None]
-        found = [state for state in wanted if state.position is not None]
+        idle = [state for state in self._turns if _is_idle(state)]
+        lost = [state for state in idle if state.position is None]
+        found = [state for state in idle if state.position is not None and _wants_records(state, ahead)]
         if lost:
             self._find(lost)
         if found and (room := self._room()) > 0:
@@ -481,6 +484,9 @@ def _new(topic_partition: TopicPartition, offset: int | None) -> AssignedPartiti
     return state
 
 
+def _is_idle(state: AssignedPartition) -> bool:
+    return not (state.is_fetching or state.backing_off) and state.error is None
+
+
 def _wants_records(state: AssignedPartition, fetches_ahead: int) -> bool:
-    idle = not (state.is_fetching or state.is_paused or state.backing_off)
-    return idle and state.error is None and len(state.completed_fetches) < fetches_ahead
+    return not state.is_paused and len(state.completed_fetches) < fetches_ahead

@@ -477,6 +477,17 @@ def test_paused_partitions_give_nothing(cluster: Cluster) -> None:
         assert {record.partition for record in take(consumer, 10)} == {0}
 
 
+@pytest.mark.parametrize(("seek", "position"), [("seek_to_beginning", 0), ("seek_to_end", 10)])
+def test_the_position_of_a_paused_partition_is_looked_up(cluster: Cluster, seek: str, position: int) -> None:
+    fill(cluster, 10)
+    with reader(cluster) as consumer:
+        take(consumer, 5, max_records=5)
+        consumer.pause(EVENTS)
+        getattr(consumer, seek)(EVENTS)
+        assert consumer.position(EVENTS, timeout_ms=5000) == position
+        assert consumer.poll(100) == {}
+
+
 def test_what_is_kept_of_a_paused_partition_does_not_hold_up_the_others(cluster: Cluster) -> None:
     cluster.admin().create_topic("events", partitions=2)
     fill(cluster, 100, batch_size=500, partition=0)
