@@ -33,27 +33,45 @@ class SegmentGone(Exception):
     """The slice is not there any more: its segment was deleted or truncated."""
 
 
-class SegmentFile:
-    """An open segment. Its descriptor is closed with the last reference."""
+class _Descriptor:
+    """A descriptor that is closed with the last reference to it.
 
-    __slots__ = ("__weakref__", "_descriptor", "_device", "inode", "path")
+    It is not a part of `SegmentFile`, to which there are weak references. An object whose `__del__` runs can still be
+    had from those: another thread would read from what has the number by then.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        """Close it, in a thread if it is the last of a deleted file: to free the blocks may take long."""
+        if self.is_of_deleted_file:
+            with contextlib.suppress(RuntimeError):  # the interpreter ends
+                _closing.submit(os.close, self.number)
+                return
+        os.close(self.number)
+
+    @property
+    def is_of_deleted_file(self) -> bool:
+        """Whether the file has no name any more, or its file system has lost it."""
+        try:
+            return not os.fstat(self.number).st_nlink
+        except OSError:
+            return True
+
+
+class SegmentFile:
+    """An open segment, until the last reference is gone."""
+
+    __slots__ = ("__weakref__", "_device", "_open", "inode", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._descriptor = -1
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        status = os.fstat(self._descriptor)
+        self._open = _Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        status = os.fstat(self.descriptor)
         self._device, self.inode = status.st_dev, status.st_ino
-
-    def __del__(self) -> None:
-        """Close the descriptor, in a thread if it is the last of a deleted file: to free the blocks may take long."""
-        if self._descriptor < 0:
-            return
-        if self.is_deleted:
-            with contextlib.suppress(RuntimeError):  # the interpreter ends
-                _closing.submit(os.close, self._descriptor)
-                return
-        os.close(self._descriptor)
 
     @property
     def is_current(self) -> bool:
@@ -67,20 +85,17 @@ class SegmentFile:
     @property
     def is_deleted(self) -> bool:
         """Whether the file has no name any more, or its file system has lost it."""
-        try:
-            return not os.fstat(self._descriptor).st_nlink
-        except OSError:
-            return True
+        return self._open.is_of_deleted_file
 
     @property
     def descriptor(self) -> int:
         """Its descriptor, for as long as there is a reference to this object."""
-        return self._descriptor
+        return self._open.number
 
     @property
     def size(self) -> int:
         """The bytes that it has now."""
-        return os.fstat(self._descriptor).st_size
+        return os.fstat(self.descriptor).st_size
 
     def read_cached(self, target: memoryview, position: int) -> int:
         """Read from the page cache; return how many bytes it had before the first that only the disk has.
@@ -88,36 +103,36 @@ class SegmentFile:
         File systems that cannot tell are read as they are.
         """
         try:
-            return os.preadv(self._descriptor, [target], position, _NOWAIT)
+            return os.preadv(self.descriptor, [target], position, _NOWAIT)
         except BlockingIOError:
             return 0
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
-        return os.preadv(self._descriptor, [target], position)
+        return os.preadv(self.descriptor, [target], position)
 
     def is_cached(self, position: int, size: int) -> bool:
         """Whether the page cache has all of these bytes; False where the system cannot tell."""
-        return is_cached(self._descriptor, position, size)
+        return is_cached(self.descriptor, position, size)
 
     def send(self, endpoint: int, position: int, size: int) -> int:
         """Send to a socket without copying; return how many bytes it took. Raises BlockingIOError if it takes none,
         SegmentGone if the file has none there any more."""
-        sent = os.sendfile(endpoint, self._descriptor, position, size)
+        sent = os.sendfile(endpoint, self.descriptor, position, size)
         if not sent:
             raise SegmentGone(f"{self.path} ends before {position + size}")
         return sent
 
     def read(self, size: int, position: int) -> bytes:
         """Read `size` bytes, waiting for the disk. Raises SegmentGone if the file is shorter."""
-        data = os.pread(self._descriptor, size, position)
+        data = os.pread(self.descriptor, size, position)
         if len(data) < size:
             raise SegmentGone(f"{self.path} ends before {position + size}")
         return data
 
     def read_into(self, target: memoryview, position: int) -> None:
         """As `read`, into memory that is there."""
-        if os.preadv(self._descriptor, [target], position) < len(target):
+        if os.preadv(self.descriptor, [target], position) < len(target):
             raise SegmentGone(f"{self.path} ends before {position + len(target)}")
 
 

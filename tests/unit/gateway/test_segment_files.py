@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,6 +53,31 @@ def test_a_segment_that_went_away_is_read_through_its_descriptor(tmp_path: Path,
         case _:
             shutil.rmtree(directory)
     assert read(files, path, 1, 3) == b"123"
+    files.close()
+
+
+def test_a_file_that_is_being_closed_is_not_given_to_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would read from whatever file gets the number of the descriptor next."""
+    (tmp_path / "a.log").write_bytes(b"right")
+    (tmp_path / "b.log").write_bytes(b"wrong")
+    source, files = FileSlice(str(tmp_path / "a.log"), 0, 5), SegmentFiles()
+    opened: list[SegmentFile] = []
+
+    def close(descriptor: int) -> None:
+        if not opened:
+            opening = threading.Thread(target=lambda: opened.append(files.open(source)))
+            opening.start()
+            opening.join()
+        os.close(descriptor)
+
+    monkeypatch.setattr(segment_files, "os", SimpleNamespace(**vars(os) | {"close": close}))
+    files.open(source)
+    files.close()  # with the last reference
+    other = os.open(tmp_path / "b.log", os.O_RDONLY)
+    assert opened[0].read(5, 0) == b"right"
+    os.close(other)
     files.close()
 
 
@@ -192,7 +218,7 @@ def test_the_last_descriptor_of_a_deleted_file_is_closed_in_a_thread(
         file = SegmentFile(str(path))
         if is_deleted:
             path.unlink()
-        descriptor = file._descriptor
+        descriptor = file.descriptor
         monkeypatch.setattr(os, "close", close)
         del file
         wait_until(lambda: descriptor in closed, 60, "the file is closed")  # noqa: B023
