@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from mmap import mmap
-from multiprocessing.synchronize import Barrier, Semaphore
+from multiprocessing.synchronize import Semaphore
 from pathlib import Path
 
 from crc32c import crc32c
@@ -25,7 +25,6 @@ _SHARED_MB = 32
 """As much as a producer's default `buffer_memory`."""
 _FILES = 4
 _ROUNDS = 3
-_PATIENCE_S = 60
 TOUCHED_BYTES = 5 << 30
 
 
@@ -46,8 +45,7 @@ def rates(directory: Path) -> str:
     """GB/s of one core that copies memory, writes files to the page cache and reads them, and of producing and reading.
 
     "produce" is one process that copies into memory that it shares with another one, which writes that to files.
-    "poll" is one thread that reads a file 1 MB at a time, and copies each to its place. No client can do less. "poll on
-    two cores" is two processes that do so, each with half of the file, and the CRC.
+    "poll" is one thread that reads a file 1 MB at a time, and copies each to its place. No client can do less.
     "with CRC" is what the batches of Kafka's format need beside that: both processes and the thread compute the CRC of
     each MB, and who writes copies it before, since shared memory may change after the check.
     """
@@ -73,38 +71,10 @@ def rates(directory: Path) -> str:
             "with CRC": partial(poll, has_crc=True),
         }
         found = {name: statistics.median(_seconds(work) for _ in range(_ROUNDS)) for name, work in works.items()}
-    found["poll on two cores"] = statistics.median(_poll_on_two_cores(path) for _ in range(_ROUNDS))
     path.unlink()
     for name, has_crc in (("produce", False), ("produce with CRC", True)):
         found[name] = statistics.median(_produce(directory, source, has_crc) for _ in range(_ROUNDS))
     return "   ".join(f"{name} {len(source) / seconds / 1e9:.1f} GB/s" for name, seconds in found.items())
-
-
-def _poll_on_two_cores(path: Path) -> float:
-    """Poll a file in two processes, with CRCs; returns the seconds of it."""
-    fork = multiprocessing.get_context("fork")
-    ready = fork.Barrier(3, timeout=_PATIENCE_S)
-    size = path.stat().st_size // 2
-    readers = [fork.Process(target=_poll, args=(path, start, size, ready)) for start in (0, size)]
-    for reader in readers:
-        reader.start()
-    ready.wait()
-    began = time.perf_counter()
-    for reader in readers:
-        reader.join()
-    return time.perf_counter() - began
-
-
-def _poll(path: Path, start: int, size: int, ready: Barrier) -> None:
-    buffer, target = memoryview(bytearray(MB)), memoryview(bytearray(size))
-    target[:] = bytes(size)
-    with path.open("rb", buffering=0) as file:
-        file.seek(start)
-        ready.wait()
-        for place in range(0, size, MB):
-            file.readinto(buffer)
-            crc32c(buffer)
-            target[place : place + MB] = buffer
 
 
 def _produce(directory: Path, source: memoryview, has_crc: bool) -> float:
