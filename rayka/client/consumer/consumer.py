@@ -274,13 +274,13 @@ class AsyncConsumer(AsyncClosing):
         """Stop reading. Safe to repeat."""
         self._is_closed = True
         self._stop_fetching()
-        self._table_buffers.close()
-        self._table_buffers = TableBuffers()
 
     def _stop_fetching(self) -> None:
-        """The positions stay behind what the program has received."""
+        """Also release the memory of tables. The positions stay behind what the program has received."""
         self._fetcher.close()
         self._return(self.pending.first_offsets())
+        self._table_buffers.close()
+        self._table_buffers = TableBuffers()
 
     @at_home
     async def fill(self) -> bool:

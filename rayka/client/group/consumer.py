@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rayka.client.consumer.pending import PendingRecords, Polled
-from rayka.client.consumer.read_buffers import TableBuffers
 from rayka.client.consumer.sequence import BLOCK_RECORDS, ConsumerRecords
 from rayka.client.group.commits import Commits
 from rayka.client.group.committing import CommittingConsumer
@@ -238,7 +237,6 @@ class AsyncGroupConsumer(CommittingConsumer):
         self._commits.close()
         await self._member.close()
         self._stop_fetching()
-        self._table_buffers = TableBuffers()
 
     def filling(self) -> PendingRecords:
         """For `next_event`: what iteration has left, or more."""
