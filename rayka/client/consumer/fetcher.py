@@ -4,7 +4,7 @@ One fetch asks for all partitions that want records and are not being fetched. W
 asked for again. So every partition always has a request waiting at its leader, and none waits for another one's answer.
 Prefetching is bounded: two answers for each partition, and `fetch_max_bytes` in all partitions that are not paused.
 For tables it is one answer, which may be larger: their records are used once and as a whole, and most of the work is
-for each answer.
+for each answer. Of large batches, which stay in their files, it is two again: they take no memory.
 Partitions take turns in returning records.
 """
 
@@ -103,10 +103,9 @@ class Fetcher:
         if self._is_closed:
             return
         self.check_topic_ids()
-        ahead = 1 if self._is_for_batches and not self._may_be_stored else _FETCHES_AHEAD
         idle = [state for state in self._turns if _is_idle(state)]
         lost = [state for state in idle if state.position is None]
-        found = [state for state in idle if state.position is not None and _wants_records(state, ahead)]
+        found = [state for state in idle if state.position is not None and self._wants_records(state)]
         if lost:
             self._find(lost)
         if found and (room := self._room()) > 0:
@@ -323,10 +322,19 @@ class Fetcher:
         self._fetches.add(fetch)
         fetch.add_done_callback(partial(self._answered, [(state, state.round) for state in states]))
 
+    def _wants_records(self, state: AssignedPartition) -> bool:
+        ahead = 1 if self._is_for_batches and not self._stays_stored(state) else _FETCHES_AHEAD
+        return not state.is_paused and len(state.completed_fetches) < ahead
+
     def _factor(self, state: AssignedPartition) -> int:
+        """So many times `max_partition_fetch_bytes` is asked for."""
         if not self._is_for_batches:
             return 1
-        return _STORED_FACTOR if self._may_be_stored and state.has_large_batches else _TABLE_FACTOR
+        return _STORED_FACTOR if self._stays_stored(state) else _TABLE_FACTOR
+
+    def _stays_stored(self, state: AssignedPartition) -> bool:
+        """Whether the next answer will probably stay in its file: the last one did."""
+        return self._may_be_stored and state.has_large_batches
 
     def _answered(
         self, asked: Sequence[tuple[AssignedPartition, int]], fetch: asyncio.Future[list[FetchResult]]
@@ -486,7 +494,3 @@ def _new(topic_partition: TopicPartition, offset: int | None) -> AssignedPartiti
 
 def _is_idle(state: AssignedPartition) -> bool:
     return not (state.is_fetching or state.backing_off) and state.error is None
-
-
-def _wants_records(state: AssignedPartition, fetches_ahead: int) -> bool:
-    return not state.is_paused and len(state.completed_fetches) < fetches_ahead
