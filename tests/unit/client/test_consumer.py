@@ -995,7 +995,7 @@ def test_a_closed_consumer_keeps_neither_records_nor_memory_for_more(cluster: Cl
 
     def kept_bytes() -> int:
         gc.collect()
-        mapped = sum(len(each) for each in gc.get_objects() if isinstance(each, mmap))
+        mapped = sum(len(each) for each in gc.get_objects() if type(each) is mmap)
         return tracemalloc.get_traced_memory()[0] + mapped
 
     read().close()
