@@ -46,7 +46,7 @@ class ReadBuffers:
         return None if fitting is None else memoryview(fitting)[:size]
 
     def _add(self, size: int) -> mmap.mmap | None:
-        """One more buffer, in place of unused ones that are smaller if there is no room for it."""
+        """One more buffer, in place of unused ones that are smaller if there is no room for it; None without memory."""
         unused = [buffer for buffer in self._buffers if _is_unused(buffer)]
         used = sum(map(len, self._buffers))
         if used - sum(map(len, unused)) + size > self._most_bytes:
@@ -55,8 +55,8 @@ class ReadBuffers:
             if used + size > self._most_bytes:
                 used -= len(small)
                 self._buffers = [buffer for buffer in self._buffers if buffer is not small]
-        buffer = _new(size)
-        insort(self._buffers, buffer, key=len)
+        if (buffer := _mapped(size)) is not None:
+            insort(self._buffers, buffer, key=len)
         return buffer
 
 
@@ -91,9 +91,15 @@ class TableBuffers:
         return pa.py_buffer(memory[start : start + size])
 
 
-def _new(size: int) -> mmap.mmap:
-    """In pages of 2 MB where the system has such: to clear them takes a third of the time."""
-    buffer = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def _mapped(size: int) -> mmap.mmap | None:
+    """In pages of 2 MB where the system has such: to clear them takes a third of the time.
+
+    None if the system gives none. Who needs the memory then learns from Python or Arrow that there is no more.
+    """
+    try:
+        buffer = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:
+        return None
     if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel may be built without them
             buffer.madvise(mmap.MADV_HUGEPAGE)

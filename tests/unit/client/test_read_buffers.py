@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import mmap
 import sys
 import threading
 from types import FrameType
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,3 +105,12 @@ def test_memory_that_is_too_large_to_be_kept_leaves_the_kept_memory_alone() -> N
     large = buffers.allocate(100 * MIB)
     assert pa.total_allocated_bytes() - before >= large.size
     assert buffers.allocate(MIB).address == at
+
+
+def test_without_memory_to_map_the_program_gets_that_of_python_and_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def map_nothing(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", map_nothing)
+    assert len(ReadBuffers().take(MIB)) == MIB
+    assert TableBuffers().allocate(MIB).size == MIB
