@@ -1,7 +1,7 @@
 """Record batches that stay in their segment until a table is made of them.
 
-A table is made of a piece at a time that fits in a processor's cache: read, checked and copied to the columns before
-the next one. If all were read into memory beforehand, each byte would come out of the main memory twice.
+A table is made of the mapped file, so that each byte comes out of the main memory once. Each piece of it is looked at
+when the system has just said that it is there: otherwise a broken disk would end the process.
 """
 
 from __future__ import annotations

@@ -9,13 +9,12 @@ from functools import partial
 from itertools import accumulate
 from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 
+from rayka.client.consumer.records import RecordBatches
 from rayka.client.consumer.stored import FetchedBatches, StoredBatches
 from rayka.storage.columns.build import Allocate
-from rayka.storage.columns.decode import Bytes
-from rayka.storage.columns.read import COLUMNS, ColumnsReader
+from rayka.storage.columns.read import COLUMNS, ColumnsReader, FileBatches, FilesRead
 from rayka.types import TopicPartition
 
 T = TypeVar("T")
@@ -26,8 +25,8 @@ headers hold no more than 2 GiB."""
 _MOST_BYTES = 256 << 20
 """With so many a table gets no more compressed records: a few bytes of the log may be gigabytes of them."""
 
-_FIRST_PART = 0.54
-"""The helper begins later, by the time that it takes to wake it up."""
+_FIRST_PART = 0.48
+"""The first part is finished while the helper is still busy with the second one."""
 _LEAST_STORED_BYTES = 2 << 20
 """For less, waking a thread costs more than it saves."""
 
@@ -52,11 +51,13 @@ def table_of(
     found = [batches for of_partition in polled.values() for batches in of_partition]
     first, second = (found, []) if helper is None else _split(found)
     most_bytes = _MOST_BYTES // 2 if second else _MOST_BYTES
-    decode = partial(_decode, names=names, check_crcs=check_crcs, allocate=allocate, most_bytes=most_bytes)
-    decoding = _submitted(helper, partial(decode, second)) if second else None
-    parts = decode(first)
+    first_part, second_part = (_Part(each, names, check_crcs, allocate, most_bytes) for each in (first, second))
+    filling = _submitted(helper, second_part.fill) if second else None
+    first_part.fill()
+    parts = first_part.finish()
     if second:
-        parts += decode(second) if decoding is None else decoding.result()
+        second_part.fill() if filling is None else filling.result()
+        parts += second_part.finish()
     if all(part.schema.equals(parts[0].schema) for part in parts):
         return pa.Table.from_batches(parts)
     return pa.concat_tables([pa.Table.from_batches([part]) for part in parts], promote_options="permissive")
@@ -113,43 +114,73 @@ def _loaded(batches: FetchedBatches) -> Iterator[memoryview]:
         yield data
 
 
-def _decode(
-    found: Sequence[FetchedBatches], names: Sequence[str], check_crcs: bool, allocate: Allocate, most_bytes: int
-) -> list[pa.RecordBatch]:
-    reader, parts, done = ColumnsReader(names, _part_bytes(found), allocate, most_bytes), [], 0
-    room = _room(found, allocate)
-    for number, batches in enumerate(found):
-        if reader.size >= _PART_BYTES:
-            done += reader.size
-            parts.append(reader.finish())
-            reader = ColumnsReader(names, _part_bytes(found[number:]), allocate, most_bytes - done)
+class _Part:
+    """Some fetches, which become record batches in three steps. The second one, `fill`, needs next to no Python: two
+    threads can do it at the same time, for two parts.
+    """
+
+    def __init__(
+        self,
+        found: Sequence[FetchedBatches],
+        names: Sequence[str],
+        check_crcs: bool,
+        allocate: Allocate,
+        most_bytes: int,
+    ) -> None:
+        self._found = found
+        self._check_crcs = check_crcs
+        self._new_reader = partial(ColumnsReader, names, allocate=allocate)
+        self._most_bytes = most_bytes
+        self._reader = self._new_reader(_part_bytes(found), most_bytes=most_bytes)
+        self._begun = self._begin()
+
+    def fill(self) -> None:
+        """Let compiled code read the first files."""
+        if self._begun is not None:
+            self._begun.run()
+
+    def finish(self) -> list[pa.RecordBatch]:
+        """All records, in order."""
+        parts, done = [], 0
+        while self._begun is not None or self._found:
+            if self._begun is not None:
+                self._reader.end_files(self._begun)
+            else:
+                self._read_next()
+            if self._reader.size >= _PART_BYTES and self._found:
+                done += self._reader.size
+                parts.append(self._reader.finish())
+                self._reader = self._new_reader(_part_bytes(self._found), most_bytes=self._most_bytes - done)
+            self._begun = self._begin()
+            self.fill()
+        parts.append(self._reader.finish())
+        return parts
+
+    def _begin(self) -> FilesRead | None:
+        """Begin to read those of the next fetches that are in files; None if the next one isn't."""
+        run = _stored_run(self._found)
+        self._found = self._found[len(run) :]
+        if not run:
+            return None
+        return self._reader.begin_files([_in_file(batches) for batches in run if batches.pieces], self._check_crcs)
+
+    def _read_next(self) -> None:
+        """Read a fetch that is in memory."""
+        batches, self._found = self._found[0], self._found[1:]
+        assert isinstance(batches, RecordBatches)
         topic, partition = batches.topic_partition
-        if isinstance(batches, StoredBatches):
-            assert batches.file is not None
-            reader.read_file(
-                batches.file,
-                batches.pieces,
-                room,
-                topic=topic,
-                partition=partition,
-                start_offset=batches.position,
-                check_crcs=check_crcs,
-            )
-        else:
-            reader.read(
-                batches.data,
-                topic=topic,
-                partition=partition,
-                start_offset=batches.position,
-                aborted_transactions=batches.aborted_transactions,
-                check_crcs=check_crcs and not batches.are_intact,
-            )
-    parts.append(reader.finish())
-    return parts
+        self._reader.read(
+            batches.data,
+            topic=topic,
+            partition=partition,
+            start_offset=batches.position,
+            aborted_transactions=batches.aborted_transactions,
+            check_crcs=self._check_crcs and not batches.are_intact,
+        )
 
 
 def _split(found: Sequence[FetchedBatches]) -> tuple[Sequence[FetchedBatches], Sequence[FetchedBatches]]:
-    """Two parts, of which the first takes as long as waking the helper and the second; one if little is in files."""
+    """Two parts; one if little is in files."""
     left = int(sum(map(_size, found)) * _FIRST_PART)
     if sum(each.size for each in found if isinstance(each, StoredBatches)) < _LEAST_STORED_BYTES:
         return found, ()
@@ -161,10 +192,20 @@ def _split(found: Sequence[FetchedBatches]) -> tuple[Sequence[FetchedBatches], S
     return found, ()
 
 
-def _room(found: Sequence[FetchedBatches], allocate: Allocate) -> Bytes:
-    """Memory for the largest piece of a file."""
-    size = max((piece.size for each in found if isinstance(each, StoredBatches) for piece in each.pieces), default=0)
-    return np.frombuffer(allocate(size), np.uint8)
+def _stored_run(found: Sequence[FetchedBatches]) -> list[StoredBatches]:
+    """Those of the first fetches that are in files and make a part of the table: one call reads them all."""
+    run, size = list[StoredBatches](), 0
+    for batches in found:
+        if size >= _PART_BYTES or not isinstance(batches, StoredBatches):
+            break
+        run.append(batches)
+        size += batches.size
+    return run
+
+
+def _in_file(batches: StoredBatches) -> FileBatches:
+    assert batches.file is not None
+    return FileBatches(batches.file, batches.pieces, *batches.topic_partition, batches.position)
 
 
 def _part_bytes(found: Sequence[FetchedBatches]) -> int:

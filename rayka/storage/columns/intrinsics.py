@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 
 class Intrinsic:
@@ -153,14 +153,72 @@ class Address(Intrinsic):
         return typing
 
 
-class FileRead(Intrinsic):
-    """The system's `pread`: an array of bytes is filled from the position of a file.
+class BytesAt(Intrinsic):
+    """The bytes at an address as an array. Its arguments are the address and how many bytes there are."""
 
-    Its arguments are the file's descriptor, the array and the position. The result is the number of bytes that were
-    read, -1 after an error.
+    def __repr__(self) -> str:
+        return "bytes at an address"
+
+    def _typing(self) -> Callable[..., Any]:
+        from llvmlite import ir
+        from numba import types
+        from numba.np import arrayobj
+
+        numpy_arrays: Any = arrayobj
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array, word = numpy_arrays.make_array(signature.return_type)(context, builder), ir.IntType(64)
+            data = builder.inttoptr(arguments[0], array.data.type)
+            numpy_arrays.populate_array(array, data, [arguments[1]], [word(1)], word(1), None)
+            return array._getvalue()
+
+        def typing(context: Any, address: Any, size: Any) -> Any:
+            return types.Array(types.uint8, 1, "C")(types.int64, types.int64), generate
+
+        return typing
+
+
+class Prefetch(Intrinsic):
+    """Let the processor load a line of memory that is read soon.
+
+    Its arguments are an array and a position, which may also be outside.
     """
 
-    symbol = "pread"
+    def __repr__(self) -> str:
+        return "a prefetch"
+
+    def _typing(self) -> Callable[..., Any]:
+        from llvmlite import ir
+        from numba import types
+        from numba.np import arrayobj
+
+        numpy_arrays: Any = arrayobj
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+            array = numpy_arrays.make_array(signature.args[0])(context, builder, arguments[0])
+            kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+            function = builder.module.declare_intrinsic("llvm.prefetch", [byte], fnty=kind)
+            is_read, is_for_all_caches, is_data = number(0), number(3), number(1)
+            builder.call(function, [builder.gep(array.data, [arguments[1]]), is_read, is_for_all_caches, is_data])
+            return context.get_dummy_value()
+
+        def typing(context: Any, data: Any, position: Any) -> Any:
+            return types.void(data, types.int64), generate
+
+        return typing
+
+
+class SystemFunction(Intrinsic):
+    """A function of the system whose arguments and result are numbers of 64 or 32 bits; addresses are numbers too.
+
+    It takes its arguments as one tuple.
+    """
+
+    def __init__(self, symbol: str, result_bits: int, argument_bits: Sequence[int]) -> None:
+        self.symbol = symbol
+        self._result_bits = result_bits
+        self._argument_bits = argument_bits
 
     def __repr__(self) -> str:
         return self.symbol
@@ -169,21 +227,20 @@ class FileRead(Intrinsic):
         from llvmlite import ir
         from numba import types
         from numba.core import cgutils
-        from numba.np import arrayobj
 
-        numpy_arrays: Any = arrayobj
         helpers: Any = cgutils
+        tuple_of, count = cast(Any, types.UniTuple), len(self._argument_bits)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            word, number, byte = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
-            kind = ir.FunctionType(word, [number, byte, word, word])
+            kinds = [ir.IntType(bits) for bits in self._argument_bits]
+            kind = ir.FunctionType(ir.IntType(self._result_bits), kinds)
             function = helpers.get_or_insert_function(builder.module, kind, self.symbol)
-            descriptor, target, position = arguments
-            array = numpy_arrays.make_array(signature.args[1])(context, builder, target)
-            return builder.call(function, [builder.trunc(descriptor, number), array.data, array.nitems, position])
+            given = helpers.unpack_tuple(builder, arguments[0], count)
+            numbers = [builder.trunc(number, kind) for number, kind in zip(given, kinds, strict=True)]
+            return builder.sext(builder.call(function, numbers), ir.IntType(64))
 
-        def typing(context: Any, descriptor: Any, target: Any, position: Any) -> Any:
-            return types.int64(types.int64, target, types.int64), generate
+        def typing(context: Any, arguments: Any) -> Any:
+            return types.int64(tuple_of(types.int64, count)), generate
 
         return typing
 
@@ -191,8 +248,12 @@ class FileRead(Intrinsic):
 copy_block = BlockCopy()
 copy_line = LineCopy()
 address_of = Address()
-read_file = FileRead()
-SYMBOLS = frozenset({FileRead.symbol})
+bytes_at = BytesAt()
+prefetch = Prefetch()
+map_memory = SystemFunction("mmap", 64, [64, 64, 32, 32, 32, 64])
+unmap_memory = SystemFunction("munmap", 32, [64, 64])
+advise = SystemFunction("madvise", 32, [64, 64, 32])
+SYMBOLS = frozenset(each.symbol for each in (map_memory, unmap_memory, advise))
 """Functions of the system that compiled code calls."""
 
 

@@ -8,6 +8,7 @@ comes into the processor's cache once. It ends at the first batch that is not pl
 
 from __future__ import annotations
 
+import mmap
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,15 @@ from rayka.storage.columns.big_endian import read_int32, read_int64
 from rayka.storage.columns.compiled import compiled
 from rayka.storage.columns.crc import add_blocks, begin_crc, crc32c, end_crc, end_of_blocks
 from rayka.storage.columns.decode import Bytes, Ints, Longs, read_length, read_varint
-from rayka.storage.columns.intrinsics import address_of, copy_block, copy_line, read_file
+from rayka.storage.columns.intrinsics import (
+    address_of,
+    advise,
+    bytes_at,
+    copy_block,
+    copy_line,
+    map_memory,
+    unmap_memory,
+)
 from rayka.storage.format.batch import (
     ATTRIBUTES_OFFSET,
     CODEC_MASK,
@@ -29,9 +38,12 @@ from rayka.storage.format.batch import (
 )
 from rayka.storage.format.records import MIN_RECORD_SIZE
 
-POSITION, NEXT_OFFSET, ROWS, VALUE_BYTES, KEY_BYTES, PIECES, FILLED, COUNTS = range(8)
-"""Items of `counts`: behind the last batch that was read, what there is in the columns, the pieces of a file that are
-done, and how many bytes of the next one are in memory."""
+POSITION, NEXT_OFFSET, ROWS, VALUE_BYTES, KEY_BYTES, PIECES, PIECE_BYTES, BATCH_ROWS, BATCH_BYTES, COUNTS = range(10)
+"""Items of `counts`: behind the last batch that was read, what there is in the columns, the pieces of files that are
+done, and, where there is no room for a batch or its keys, how many records its header counts, and its bytes."""
+DESCRIPTOR, POSITION_IN_FILE, SIZE, START_OFFSET, LAST_ROW, PIECE_COLUMNS = range(6)
+"""Columns of `pieces`: where a piece of a file is, its bytes, the first offset that is wanted of it, and how many rows
+there were when it had been read."""
 DONE, NOT_PLAIN, NO_ROOM, HAS_KEY = range(4)
 """Why `fill_plain` ends: at the end of its data, or before a batch with which something is the matter."""
 WANTS_VALUES, WANTS_KEYS, WANTS_OFFSETS, WANTS_TIMESTAMPS, WANTS_TYPES, WANTS_HEADERS = 1, 2, 4, 8, 16, 32
@@ -45,17 +57,22 @@ _LAST_OFFSET_DELTA_OFFSET = 23
 _BASE_TIMESTAMP_OFFSET = 27
 _MAX_TIMESTAMP_OFFSET = 35
 _COUNT_OFFSET = 57
-_LINE = 64
+LINE_BYTES = 64
 _LARGE_VALUE = 512
 _LARGE_COLUMN = 4 << 20
 """So much does not stay in the caches until somebody reads it, but what the cache held instead would have."""
 _MAX_LONG = 2**63 - 1
 _MICROSECONDS = 1000
+_FAILED = -1
 _LEAST_AHEAD = 4096
-_MOST_AHEAD = 32_768
-"""So many bytes ahead of the records their CRC is computed: they fit in the processor's smallest cache."""
-_READ_BYTES = 131_072
-"""So much of a file is read at a time, or a record if that is larger: it fits in the cache of one core."""
+_MOST_AHEAD = 8192
+"""So many bytes ahead of the records their CRC is computed: they fit in the processor's smallest cache. With more, the
+processor could less often do both at a time."""
+_PAGE_BYTES = mmap.PAGESIZE
+_READABLE, _SHARED = mmap.PROT_READ, mmap.MAP_SHARED
+_POPULATE_READ = 22
+"""`MADV_POPULATE_READ` of Linux 5.14: get the pages of a mapped file, from the disk if need be. To read one that the
+disk does not give, or that is behind the end of the file, would end the process; this call says so instead."""
 
 
 class PlainColumns(NamedTuple):
@@ -70,14 +87,8 @@ class PlainColumns(NamedTuple):
     offsets: Longs
     timestamps: Longs
     timestamp_types: Ints
-
-
-class Source(NamedTuple):
-    """Where the bytes of a fetch are: in memory, or at a position of a file from where they are read to this memory."""
-
-    data: Bytes
-    descriptor: int
-    file_position: int
+    line: Bytes
+    """What was appended to a line of large values that is not full yet."""
 
 
 @compiled
@@ -94,55 +105,8 @@ def fill_plain(
 
     Control batches are left out. `counts` is that of whole batches. Returns DONE, or why it ends before.
     """
-    counts[FILLED] = len(data)
-    return fill_batches(Source(data, 0, 0), start_offset, end_offset, wants, max_rows, columns, counts)
-
-
-@compiled
-def fill_from_file(
-    descriptor: int,
-    pieces: Longs,
-    room: Bytes,
-    start_offset: int,
-    end_offset: int,
-    wants: int,
-    max_rows: int,
-    columns: PlainColumns,
-    counts: Longs,
-) -> int:
-    """As `fill_plain`, with pieces of a file, from `counts[PIECES]` on. Each is read to `room`.
-
-    Each row of `pieces` is a position in the file and a size, that of some whole batches. NOT_PLAIN also means that the
-    file can't be read, or ends before.
-    """
-    for number in range(counts[PIECES], len(pieces)):
-        source = Source(room[: pieces[number, 1]], descriptor, pieces[number, 0])
-        ended = fill_batches(source, start_offset, end_offset, wants, max_rows, columns, counts)
-        if ended != DONE:
-            return ended
-        if counts[POSITION] != len(source.data):
-            return NOT_PLAIN
-        counts[PIECES] = number + 1
-        counts[POSITION] = counts[FILLED] = 0
-    return DONE
-
-
-@compiled
-def fill_batches(
-    source: Source,
-    start_offset: int,
-    end_offset: int,
-    wants: int,
-    max_rows: int,
-    columns: PlainColumns,
-    counts: Longs,
-) -> int:
-    """As `fill_plain`."""
-    data = source.data
     position = int(counts[POSITION])
     while position + RECORD_BATCH_OVERHEAD <= len(data):
-        if not have(source, position + RECORD_BATCH_OVERHEAD, counts):
-            return NOT_PLAIN
         end = position + LOG_OVERHEAD + read_int32(data, position + _LENGTH_OFFSET)
         is_framed = position + RECORD_BATCH_OVERHEAD <= end <= len(data)
         if not is_framed or data[np.uint64(position + _MAGIC_OFFSET)] != MAGIC:
@@ -157,12 +121,10 @@ def fill_batches(
         if is_wanted and not attributes & CONTROL_FLAG:
             if attributes & CODEC_MASK:
                 return NOT_PLAIN
-            ended = fill_batch(source, position, end, start_offset, end_offset, wants, max_rows, columns, counts)
+            ended = fill_batch(data, position, end, start_offset, end_offset, wants, max_rows, columns, counts)
             if ended != DONE:
                 return ended
         elif is_wanted and wants & CHECKS_CRC:  # else they may be records, and not of a control batch
-            if not have(source, end, counts):
-                return NOT_PLAIN
             crc = crc32c(data, position + ATTRIBUTES_OFFSET, end)
             if crc != read_int32(data, position + CRC_OFFSET) & 0xFFFF_FFFF:
                 return NOT_PLAIN
@@ -173,20 +135,61 @@ def fill_batches(
 
 
 @compiled
-def have(source: Source, end: int, counts: Longs) -> bool:
-    """Whether the bytes up to `end` are in memory. Reads the next ones of the file, as many as the cache likes."""
-    filled = int(counts[FILLED])
-    if filled < end:
-        size = min(max(end - filled, _READ_BYTES), len(source.data) - filled)
-        if read_file(source.descriptor, source.data[filled : filled + size], source.file_position + filled) != size:
-            return False
-        counts[FILLED] = filled + size
-    return True
+def fill_from_files(pieces: Longs, wants: int, max_rows: int, columns: PlainColumns, counts: Longs) -> int:
+    """As `fill_plain`, with pieces of files, from `counts[PIECES]` on. Each is some whole batches.
+
+    Those that are side by side in a file are mapped at once. NOT_PLAIN also means that a piece can't be read like this.
+    """
+    number, ended = int(counts[PIECES]), DONE
+    while number < len(pieces) and ended == DONE:
+        last = last_beside(pieces, number)
+        start = pieces[number, POSITION_IN_FILE] // _PAGE_BYTES * _PAGE_BYTES
+        size = pieces[last, POSITION_IN_FILE] + pieces[last, SIZE] - start
+        address = map_memory((0, size, _READABLE, _SHARED, pieces[number, DESCRIPTOR], start))
+        if address == _FAILED:
+            return NOT_PLAIN
+        while number <= last and ended == DONE:
+            ended = fill_piece(pieces[number], address - start, wants, max_rows, columns, counts)
+            number += ended == DONE
+        unmap_memory((address, size))
+    return ended
+
+
+@compiled
+def last_beside(pieces: Longs, number: int) -> int:
+    """The last of the pieces from this one on that each begin where the one before ends."""
+    while number + 1 < len(pieces):
+        this, following = pieces[number], pieces[number + 1]
+        is_beside = following[POSITION_IN_FILE] == this[POSITION_IN_FILE] + this[SIZE]
+        if not is_beside or following[DESCRIPTOR] != this[DESCRIPTOR]:
+            break
+        number += 1
+    return number
+
+
+@compiled
+def fill_piece(piece: Longs, file_address: int, wants: int, max_rows: int, columns: PlainColumns, counts: Longs) -> int:
+    """As `fill_plain`, with one piece of a file that is mapped as if it began at this address."""
+    address, size = file_address + piece[POSITION_IN_FILE], piece[SIZE]
+    page = address // _PAGE_BYTES * _PAGE_BYTES
+    if advise((page, address + size - page, _POPULATE_READ)) == _FAILED:
+        return NOT_PLAIN
+    data = bytes_at(address, size)
+    ended = fill_plain(data, piece[START_OFFSET], _MAX_LONG, wants, max_rows, columns, counts)
+    if ended != DONE:
+        return ended
+    if counts[POSITION] != size:
+        return NOT_PLAIN
+    piece[LAST_ROW] = counts[ROWS]
+    counts[PIECES] += 1
+    counts[PIECE_BYTES] += size
+    counts[POSITION] = 0
+    return DONE
 
 
 @compiled
 def fill_batch(
-    source: Source,
+    data: Bytes,
     position: int,
     end: int,
     start_offset: int,
@@ -197,11 +200,11 @@ def fill_batch(
     counts: Longs,
 ) -> int:
     """As `fill_plain`, for one batch, which begins at `position`. Nothing is counted unless it is DONE."""
-    data = source.data
     record = position + RECORD_BATCH_OVERHEAD
     record_count = read_int32(data, position + _COUNT_OFFSET)
     if record_count < 0 or record_count * MIN_RECORD_SIZE > end - record:
         return NOT_PLAIN
+    counts[BATCH_ROWS], counts[BATCH_BYTES] = record_count, end - position
     row, value_bytes, key_bytes = int(counts[ROWS]), int(counts[VALUE_BYTES]), int(counts[KEY_BYTES])
     if (
         row + record_count > max_rows
@@ -215,19 +218,19 @@ def fill_batch(
         timestamp_type, base_timestamp = 1, read_int64(data, position + _MAX_TIMESTAMP_OFFSET)
     least_delta, last_delta = 0, read_int32(data, position + _LAST_OFFSET_DELTA_OFFSET)
     crc, crc_position = begin_crc(), position + ATTRIBUTES_OFFSET
+    is_large = len(columns.values) >= _LARGE_COLUMN and end - record >= record_count * _LARGE_VALUE
+    is_large = is_large and address_of(columns.values) % LINE_BYTES == 0
+    if is_large:
+        begin_line(columns.values, value_bytes, columns.line)
     for _ in range(record_count):
-        if not have(source, min(record + _LEAST_AHEAD, end), counts):
-            return NOT_PLAIN
         if wants & CHECKS_CRC and crc_position < record + _LEAST_AHEAD:
-            crc_end = end_of_blocks(crc_position, min(record + _MOST_AHEAD, counts[FILLED], end))
+            crc_end = end_of_blocks(crc_position, min(record + _MOST_AHEAD, end))
             crc = add_blocks(crc, data, crc_position, crc_end)
             crc_position = max(crc_position, crc_end)
         length, at = read_length(data, record, end)
         if at < 0 or length < 1:
             return NOT_PLAIN
         record = at + length
-        if not have(source, record, counts):
-            return NOT_PLAIN
         timestamp_delta, at = read_varint(data, at + 1, record)
         if at < 0:
             return NOT_PLAIN
@@ -257,8 +260,8 @@ def fill_batch(
             elif key_length >= 0:
                 return HAS_KEY
         if wants & WANTS_VALUES:
-            if value_length >= _LARGE_VALUE and len(columns.values) >= _LARGE_COLUMN:
-                copy_past_caches(columns.values, value_bytes, data, value, value_length)
+            if is_large:
+                append_past_caches(columns.values, value_bytes, columns.line, data, value, value_length)
             else:
                 copy_block(columns.values, value_bytes, data, value, value_length)
             value_bytes += max(value_length, 0)
@@ -279,16 +282,38 @@ def fill_batch(
         crc = add_blocks(crc, data, crc_position, crc_end)
         if end_crc(crc, data, max(crc_position, crc_end), end) != read_int32(data, position + CRC_OFFSET) & 0xFFFF_FFFF:
             return NOT_PLAIN
+    if is_large:
+        end_line(columns.values, value_bytes, columns.line)
     counts[ROWS], counts[VALUE_BYTES], counts[KEY_BYTES] = row, value_bytes, key_bytes
     return DONE
 
 
 @compiled
-def copy_past_caches(target: Bytes, position: int, source: Bytes, start: int, length: int) -> None:
-    """As `copy_block`, with fewer accesses to the memory. Other threads see it after a lock, such as the GIL."""
-    head = -(address_of(target) + position) & (_LINE - 1)
-    copy_block(target, position, source, start, head)
-    lines = (length - head) // _LINE * _LINE
-    for at in range(head, head + lines, _LINE):
+def begin_line(target: Bytes, position: int, line: Bytes) -> None:
+    """Take what the line of `position` has already, for `append_past_caches`."""
+    filled = position % LINE_BYTES
+    copy_block(line, 0, target, position - filled, filled)
+
+
+@compiled
+def append_past_caches(target: Bytes, position: int, line: Bytes, source: Bytes, start: int, length: int) -> None:
+    """As `copy_block`, with fewer accesses to the memory: only whole lines are written, past the caches, and what is
+    less stays in `line`. `target` begins with a line. Other threads see it after a lock, such as the GIL.
+    """
+    filled = position % LINE_BYTES
+    head = min(LINE_BYTES - filled, max(length, 0))
+    copy_block(line, filled, source, start, head)
+    if filled + head < LINE_BYTES:
+        return
+    copy_line(target, position - filled, line, 0)
+    lines = (length - head) // LINE_BYTES * LINE_BYTES
+    for at in range(head, head + lines, LINE_BYTES):
         copy_line(target, position + at, source, start + at)
-    copy_block(target, position + head + lines, source, start + head + lines, length - head - lines)
+    copy_block(line, 0, source, start + head + lines, length - head - lines)
+
+
+@compiled
+def end_line(target: Bytes, position: int, line: Bytes) -> None:
+    """Write the last line, which is not full."""
+    filled = position % LINE_BYTES
+    copy_block(target, position - filled, line, 0, filled)

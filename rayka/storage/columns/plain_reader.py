@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,16 +25,21 @@ from rayka.storage.columns.build import (
 )
 from rayka.storage.columns.chunks import array_of
 from rayka.storage.columns.crc import has_instruction
-from rayka.storage.columns.decode import Bytes, Longs
+from rayka.storage.columns.decode import Longs
 from rayka.storage.columns.plain import (
+    BATCH_BYTES,
+    BATCH_ROWS,
     CHECKS_CRC,
     COPIES_KEYS,
     COUNTS,
     DONE,
     HAS_KEY,
     KEY_BYTES,
+    LAST_ROW,
+    LINE_BYTES,
     NEXT_OFFSET,
     NOT_PLAIN,
+    PIECE_BYTES,
     PIECES,
     POSITION,
     ROWS,
@@ -43,7 +50,7 @@ from rayka.storage.columns.plain import (
     WANTS_TYPES,
     WANTS_VALUES,
     PlainColumns,
-    fill_from_file,
+    fill_from_files,
     fill_plain,
 )
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, Buffer, read_header
@@ -63,6 +70,29 @@ _WANTS: dict[type[Column], int] = {
 }
 
 
+class PiecesRead(NamedTuple):
+    """How many rows each piece has that was read, and, of the next one, the position behind batches that are plain, and
+    their rows."""
+
+    rows: list[int]
+    position: int
+    rows_before: int
+
+
+class PiecesFill:
+    """A call of `fill_from_files`, which any thread may do: see `PlainReader.begin_pieces`."""
+
+    def __init__(self, pieces: Longs, wants: int, max_rows: int, columns: PlainColumns, counts: Longs) -> None:
+        self.pieces = pieces
+        self.wants = wants
+        self.ended = NOT_PLAIN
+        self._call = partial(fill_from_files, pieces, wants, max_rows, columns, counts)
+
+    def run(self) -> None:
+        """Fill the columns. The files must be open until then."""
+        self.ended = self._call()
+
+
 class PlainReader:
     """Appends plain batches to the columns of a read."""
 
@@ -76,6 +106,7 @@ class PlainReader:
         self._constant = [column for column in columns if isinstance(column, ConstantColumn)]
         self._headers = next((column for column in columns if isinstance(column, HeadersColumn)), None)
         self._counts = np.zeros(COUNTS, np.int64)
+        self._line = np.empty(LINE_BYTES, np.uint8)
 
     def read(
         self, buffer: Buffer, start_offset: int, end_offset: int, check_crcs: bool, left_bytes: int
@@ -89,28 +120,28 @@ class PlainReader:
         data, header = array_of(buffer), read_header(buffer)
         if self._max_rows(self._wants) == self.rows:
             self.reserve(header.record_count, header.size_in_bytes, left_bytes)
-        self._fill(partial(fill_plain, data, start_offset, end_offset), data, check_crcs, left_bytes, start_offset)
+        rows, fill = self.rows, partial(fill_plain, data, start_offset, end_offset)
+        wants = self._begin(check_crcs, start_offset)
+        self._end(fill, fill(wants, self._max_rows(wants), self._memory(), self._counts), wants, left_bytes)
+        for column in self._constant:
+            column.extend(self.rows - rows)
         return int(self._counts[POSITION]), int(self._counts[NEXT_OFFSET])
 
-    def read_pieces(
-        self,
-        descriptor: int,
-        pieces: Longs,
-        room: Bytes,
-        start_offset: int,
-        end_offset: int,
-        check_crcs: bool,
-        left_bytes: int,
-    ) -> tuple[int, int]:
-        """As `read`, with pieces of a file: see `fill_from_file`.
-
-        Returns how many of them are done, and the position in the next one behind batches that are plain.
-        """
+    def begin_pieces(self, pieces: Longs, check_crcs: bool) -> PiecesFill:
+        """As `read`, with pieces of files: see `fill_from_files`. When `run` is done, `end_pieces` comes next."""
         if not self._can_read(check_crcs):
-            return 0, 0
-        fill = partial(fill_from_file, descriptor, pieces, room, start_offset, end_offset)
-        self._fill(fill, room, check_crcs, left_bytes, start_offset)
-        return int(self._counts[PIECES]), int(self._counts[POSITION])
+            pieces = pieces[:0]
+        wants = self._begin(check_crcs, 0)
+        return PiecesFill(pieces, wants, self._max_rows(wants), self._memory(), self._counts)
+
+    def end_pieces(self, fill: PiecesFill, left_bytes: int) -> PiecesRead:
+        """What was read. Constant columns get no rows."""
+        rows = self.rows
+        self._end(partial(fill_from_files, fill.pieces), fill.ended, fill.wants, left_bytes)
+        done, position = int(self._counts[PIECES]), int(self._counts[POSITION])
+        last_rows = fill.pieces[:done, LAST_ROW].tolist()
+        new_rows = [last - before for before, last in pairwise([rows, *last_rows])]
+        return PiecesRead(new_rows, position, self.rows - rows - sum(new_rows))
 
     def reserve(self, rows: int, size: int, left_bytes: int) -> None:
         """Make room for so many records in batches of this size, and for as many as are expected if all are like them.
@@ -123,10 +154,8 @@ class PlainReader:
     def _can_read(self, check_crcs: bool) -> bool:
         return bool(self._wants) and (has_instruction or not check_crcs)
 
-    def _fill(
-        self, fill: Callable[..., int], data: Bytes, check_crcs: bool, left_bytes: int, start_offset: int
-    ) -> None:
-        """Let compiled code append as much as it can; where it ends is in `_counts`. `data` is where batches lie."""
+    def _begin(self, check_crcs: bool, start_offset: int) -> int:
+        """Prepare for compiled code that appends as much as it can; what it wants. Where it ends is in `_counts`."""
         wants, counts = self._wants | (CHECKS_CRC if check_crcs else 0), self._counts
         counts[:] = 0
         counts[NEXT_OFFSET] = start_offset
@@ -135,18 +164,22 @@ class PlainReader:
         if self._keys.is_valid.size:
             wants |= COPIES_KEYS
             self._keys.write_nulls(1.0)
-        while True:
-            ended = fill(wants, self._max_rows(wants), self._memory(), counts)
-            self._count(wants)
-            if ended in (DONE, NOT_PLAIN):
-                return
+        return wants
+
+    def _end(self, fill: Callable[..., int], ended: int, wants: int, left_bytes: int) -> None:
+        """Count what compiled code has appended, and let it go on where it ended for lack of room."""
+        self._count(wants)
+        while ended not in (DONE, NOT_PLAIN):
             if ended == HAS_KEY:
                 wants |= COPIES_KEYS
                 self._keys.write_nulls(1.0)
-            self._reserve_for_batch(data, wants, left_bytes)
+            self._reserve_for_batch(wants, left_bytes)
+            ended = fill(wants, self._max_rows(wants), self._memory(), self._counts)
+            self._count(wants)
 
     def _memory(self) -> PlainColumns:
         values, keys = self._values, self._keys
+        offsets, timestamps, types = (numbers.array for numbers in self._numbers)
         return PlainColumns(
             values.copied.array,
             values.ends.array,
@@ -154,7 +187,10 @@ class PlainReader:
             keys.copied.array,
             keys.ends.array,
             keys.is_valid.array,
-            *(numbers.array for numbers in self._numbers),
+            offsets,
+            timestamps,
+            types,
+            self._line,
         )
 
     def _row_arrays(self, wants: int) -> list[GrowingArray]:
@@ -169,11 +205,9 @@ class PlainReader:
         """How many rows there is room for, with those that are there."""
         return min((self.rows + array.room for array in self._row_arrays(wants)), default=_MOST_ROWS)
 
-    def _reserve_for_batch(self, data: Bytes, wants: int, left_bytes: int) -> None:
-        position = int(self._counts[POSITION])
-        header = read_header(data.data, position)
-        size = min(max(header.size_in_bytes, RECORD_BATCH_OVERHEAD), len(data) - position)
-        self._reserve(_most_rows(header.record_count, size), size, wants, left_bytes - position)
+    def _reserve_for_batch(self, wants: int, left_bytes: int) -> None:
+        rows, size, position, done_bytes = self._counts[[BATCH_ROWS, BATCH_BYTES, POSITION, PIECE_BYTES]].tolist()
+        self._reserve(_most_rows(rows, size), size, wants, left_bytes - done_bytes - position)
 
     def _reserve(self, rows: int, size: int, wants: int, left_bytes: int) -> None:
         """At least the memory grows by a twentieth: what is written is copied then."""
@@ -194,8 +228,6 @@ class PlainReader:
         self._values.copied.size, self._keys.copied.size = value_bytes, key_bytes
         if not wants & COPIES_KEYS:
             self._keys.nulls_ahead += new_rows
-        for column in self._constant:
-            column.extend(new_rows)
         if self._headers is not None:
             self._headers.extend(new_rows, 1.0)
 

@@ -36,8 +36,9 @@ from rayka.storage.columns.build import (
     ValueColumn,
 )
 from rayka.storage.columns.chunks import PositionedHeader, Room, chunks, locate_records
-from rayka.storage.columns.decode import Bytes
-from rayka.storage.columns.plain_reader import PlainReader
+from rayka.storage.columns.decode import Longs
+from rayka.storage.columns.plain import PIECE_COLUMNS
+from rayka.storage.columns.plain_reader import PiecesFill, PiecesRead, PlainReader
 from rayka.storage.format.batch import (
     CODEC_MASK,
     RECORD_BATCH_OVERHEAD,
@@ -115,10 +116,36 @@ class ReadableFile(Protocol):
 
     @property
     def descriptor(self) -> int:
-        """That of the system."""
+        """That of the system, as long as there is a reference to this object."""
 
     def read_into(self, target: memoryview, position: int) -> None:
         """Fill `target` with what is at `position`. Raises an error if the file can't be read, or ends before."""
+
+
+class FileBatches(NamedTuple):
+    """Whole batches of a partition in a file, in pieces of which one begins where the one before ends.
+
+    A piece is some batches: their position in the file, their size, and how many records their headers count.
+    """
+
+    file: ReadableFile
+    pieces: Sequence[tuple[int, int, int]]
+    topic: str
+    partition: int
+    start_offset: int = 0
+
+
+class FilesRead(NamedTuple):
+    """A read of files that was begun: see `ColumnsReader.begin_files`."""
+
+    found: Sequence[FileBatches]
+    check_crcs: bool
+    pieces: Longs
+    fill: PiecesFill
+
+    def run(self) -> None:
+        """Do what compiled code can do of it."""
+        self.fill.run()
 
 
 class ColumnsReader:
@@ -146,6 +173,8 @@ class ColumnsReader:
         self._total_bytes = max(total_bytes, 1)
         self._done_bytes = 0
         self._room = Room()
+        self._allocate = allocate
+        self._piece = memoryview(b"")
 
     @property
     def size(self) -> int:
@@ -197,37 +226,66 @@ class ColumnsReader:
         position, last = headers[-1] if done == len(batches) else batches[done - 1]
         return last.next_offset, position + last.size_in_bytes
 
-    def read_file(
-        self,
-        file: ReadableFile,
-        pieces: Sequence[tuple[int, int, int]],
-        room: Bytes,
-        *,
-        topic: str,
-        partition: int,
-        start_offset: int = 0,
-        check_crcs: bool = True,
-    ) -> None:
-        """As `read`, with batches in a file: a piece after the other is read to `room`, which the largest fits in.
-
-        A piece is some whole batches: their position in the file, their size, and how many records their headers count.
-        Raises what `file.read_into` raises.
+    def begin_files(self, found: Sequence[FileBatches], check_crcs: bool = True) -> FilesRead:
+        """As `read`, with batches in files, in three steps. Next comes `run`, which needs no Python, in any thread, and
+        then `end_files`.
         """
+        size, rows = (sum(piece[item] for batches in found for piece in batches.pieces) for item in (1, 2))
+        self._plain.reserve(rows, size, self._total_bytes - self._done_bytes)
+        rows_of = [
+            (batches.file.descriptor, position, size, batches.start_offset, 0)
+            for batches in found
+            for position, size, _ in batches.pieces
+        ]
+        pieces = np.array(rows_of, np.int64).reshape(-1, PIECE_COLUMNS)
+        return FilesRead(found, check_crcs, pieces, self._plain.begin_pieces(pieces, check_crcs))
+
+    def end_files(self, begun: FilesRead) -> None:
+        """Read also what is not plain. Raises what `read` and `file.read_into` raise."""
+        left, fill = list(begun.found), begun.fill
+        while left:
+            done = self._plain.end_pieces(fill, self._total_bytes - self._done_bytes)
+            left = self._count_files(left, done)
+            for batches in left[:1]:  # begins with a piece that has something that is not plain
+                position, size, _ = batches.pieces[0]
+                self._extend(batches, done.rows_before, done.position)
+                self._read_piece(batches, position + done.position, size - done.position, begun.check_crcs)
+                left[:1] = [batches._replace(pieces=batches.pieces[1:])] if batches.pieces[1:] else []
+            if count := sum(len(batches.pieces) for batches in left):
+                fill = self._plain.begin_pieces(begun.pieces[-count:], begun.check_crcs)
+                fill.run()
+
+    def _count_files(self, found: Sequence[FileBatches], done: PiecesRead) -> list[FileBatches]:
+        """Count the rows of pieces that were read; what is left then."""
+        rows = done.rows
+        for number, batches in enumerate(found):
+            pieces, left = batches.pieces[: len(rows)], batches.pieces[len(rows) :]
+            self._extend(batches, sum(rows[: len(pieces)]), sum(size for _, size, _ in pieces))
+            if left:
+                return [batches._replace(pieces=left), *found[number + 1 :]]
+            rows = rows[len(pieces) :]
+        return []
+
+    def _extend(self, batches: FileBatches, rows: int, size: int) -> None:
+        """Count rows of a partition that the other columns have, and the bytes of the log that they were in."""
         for column in self._constant:
-            column.begin(topic, partition)
-        while pieces:
-            left_bytes, (_, size, record_count) = self._total_bytes - self._done_bytes, pieces[0]
-            self._plain.reserve(record_count, size, left_bytes)
-            done, position = self._plain.read_pieces(
-                file.descriptor, np.array(pieces, np.int64), room, start_offset, END, check_crcs, left_bytes
-            )
-            self._done_bytes += sum(size for _, size, _ in pieces[:done])
-            for at, size, _ in pieces[done : done + 1]:  # has something that is not plain, behind `position`
-                data = room.data[: size - position]
-                file.read_into(data, at + position)
-                self._done_bytes += position
-                self.read(data, topic=topic, partition=partition, start_offset=start_offset, check_crcs=check_crcs)
-            pieces = pieces[done + 1 :]
+            column.begin(batches.topic, batches.partition)
+            column.extend(rows)
+        self._done_bytes += size
+
+    def _read_piece(self, batches: FileBatches, position: int, size: int, check_crcs: bool) -> None:
+        """Read a piece to memory, and its records from there."""
+        if size > len(self._piece):
+            self._piece = memoryview(self._allocate(size))
+        data = self._piece[:size]
+        batches.file.read_into(data, position)
+        self.read(
+            data,
+            topic=batches.topic,
+            partition=batches.partition,
+            start_offset=batches.start_offset,
+            check_crcs=check_crcs,
+        )
 
     def finish(self) -> pa.RecordBatch:
         """All that was read."""

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -364,13 +364,70 @@ def test_aborted_transactions_are_left_out_of_tables_of_large_batches(cluster: C
     assert offsets == [*range(30), *range(62, 92)]
 
 
-def test_large_values_are_copied_whole_to_any_place(tmp_path: Path, files: SegmentFiles) -> None:
+@pytest.mark.parametrize(
+    "others", [[], [None, b"", b"x", bytes(63), bytes(64), bytes(65)]], ids=["large", "and others"]
+)
+def test_large_values_are_copied_whole_to_any_place(
+    tmp_path: Path, files: SegmentFiles, others: list[bytes | None]
+) -> None:
     """Those of a large column go past the caches, in lines of 64 bytes."""
     generator = random.Random(3)
     data = generator.randbytes(20_000)
     sizes = [*range(500, 700), *(generator.randrange(9000) for _ in range(1000))]
-    made = [Record(number, NOW, None, data[number : number + size]) for number, size in enumerate(sizes)]
+    values: list[bytes | None] = [data[number : number + size] for number, size in enumerate(sizes)]
+    values += [generator.choice(others) for _ in range(500 if others else 0)]  # at the end whole batches without
+    for place in range(0, 900 if others else 0, 2):
+        values.insert(place, generator.choice(others))
+    made = [Record(number, NOW, None, value) for number, value in enumerate(values)]
     batches = [at_offset(build_batch(made[start : start + 100]), start) for start in range(0, len(made), 100)]
-    table = table_of({EVENTS: [stored(files, written(tmp_path, batches))]}, ["value"], check_crcs=True)
-    assert table["value"].to_pylist() == [record.value for record in made]
-    assert table.nbytes > 4 << 20
+    found = stored(files, written(tmp_path, batches))
+    for columns in (["value"], None):
+        table = table_of({EVENTS: [found]}, columns, check_crcs=True)
+        assert table["value"].to_pylist() == values
+        assert table.nbytes > 4 << 20
+
+
+def test_batches_that_are_not_side_by_side_in_a_file_are_read_in_the_order_given(
+    tmp_path: Path, files: SegmentFiles
+) -> None:
+    found = stored(files, written(tmp_path, ALL_KINDS))
+    expected = table_of({EVENTS: [found]}, None, check_crcs=True)
+    first, second = found.split(3_000_000)
+    assert first.pieces
+    assert second.pieces
+    swapped = table_of({EVENTS: [second, first, second]}, None, check_crcs=True)
+    rows = table_of({EVENTS: [first]}, ["offset"], check_crcs=True).num_rows
+    assert swapped.equals(pa.concat_tables([expected[rows:], expected]).combine_chunks())
+
+
+class UnmappableFile:
+    """A file that can be read, but not mapped."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_WRONLY)
+        self._readable = SegmentFile(path)
+
+    def read_into(self, target: memoryview, position: int) -> None:
+        self._readable.read_into(target, position)
+
+
+def test_a_file_that_can_not_be_mapped_is_read(tmp_path: Path, files: SegmentFiles) -> None:
+    """As on a file system without that, or where the system does not say whether the disk gives a page."""
+    source = written(tmp_path, ALL_KINDS)
+    found = stored(files, source)
+    file = UnmappableFile(source.path)
+    try:
+        table = table_of({EVENTS: [found._replace(file=cast(SegmentFile, file))]}, None, check_crcs=True)
+    finally:
+        os.close(file.descriptor)
+    assert table.equals(table_of({EVENTS: [in_memory(ALL_KINDS)]}, None, check_crcs=True))
+
+
+def test_no_file_stays_mapped(tmp_path: Path, files: SegmentFiles) -> None:
+    damaged = bytearray(ALL_KINDS[9])
+    damaged[-1] ^= 1
+    for batches in (ALL_KINDS, [*ALL_KINDS[:9], damaged, *ALL_KINDS[10:]]):
+        source = written(tmp_path, batches)
+        with contextlib.suppress(RaykaError):
+            table_of({EVENTS: [stored(files, source)]}, None, check_crcs=True)
+        assert source.path not in Path("/proc/self/maps").read_text()
