@@ -162,7 +162,7 @@ class _Part:
         self._found = self._found[len(run) :]
         if not run:
             return None
-        return self._reader.begin_files([_in_file(batches) for batches in run if batches.pieces], self._check_crcs)
+        return self._reader.begin_files([*map(_in_file, run)], self._check_crcs)
 
     def _read_next(self) -> None:
         """Read a fetch that is in memory."""
@@ -186,8 +186,9 @@ def _split(found: Sequence[FetchedBatches]) -> tuple[Sequence[FetchedBatches], S
         return found, ()
     for number, batches in enumerate(found):
         if _size(batches) > left:
-            first, second = batches.split(left) if isinstance(batches, StoredBatches) else (None, batches)
-            return [*found[:number], *([first] if first else [])], [second, *found[number + 1 :]]
+            parts = batches.split(left) if isinstance(batches, StoredBatches) else (None, batches)
+            first, second = ([part] if part and _size(part) else [] for part in parts)
+            return [*found[:number], *first], [*second, *found[number + 1 :]]
         left -= _size(batches)
     return found, ()
 

@@ -9,6 +9,7 @@ import random
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
@@ -118,6 +119,20 @@ def test_a_helper_makes_the_second_part_of_a_large_table(tmp_path: Path, files: 
             assert table.equals(expected)
         mixed = table_of({EVENTS: [found, in_memory(ALL_KINDS)]}, None, check_crcs=True, helper=helper)
         assert mixed.equals(pa.concat_tables([expected, expected]))
+
+
+def test_a_helper_makes_the_second_part_wherever_the_first_one_ends(
+    tmp_path: Path, files: SegmentFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = stored(files, written(tmp_path, ALL_KINDS))
+    expected = table_of({EVENTS: [found]}, None, check_crcs=True)
+    sizes = [piece.size for piece in found.pieces]
+    with ThreadPoolExecutor(1) as helper:
+        for size in (0, 1, sizes[0] // 2, sizes[0], *accumulate(sizes[:5]), found.size - 1):
+            monkeypatch.setattr(tables, "_FIRST_PART", size / found.size)
+            for polled in ([found], [*found.split(found.size // 3)], [in_memory(ALL_KINDS[:1]), found]):
+                table = table_of({EVENTS: polled}, None, check_crcs=True, helper=helper)
+                assert table.slice(table.num_rows - expected.num_rows).equals(expected)
 
 
 def test_a_table_is_made_without_a_helper_that_has_ended(tmp_path: Path, files: SegmentFiles) -> None:
