@@ -94,11 +94,14 @@ class TableBuffers:
 def _mapped(size: int) -> mmap.mmap | None:
     """In pages of 2 MB where the system has such: to clear them takes a third of the time.
 
-    None if the system gives none. Who needs the memory then learns from Python or Arrow that there is no more.
+    None if the system gives none, or resizes none. Who needs the memory then gets it from Python or Arrow, or learns
+    from them that there is no more.
     """
     try:
         buffer = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError:
+        return None
+    if not _is_unused(buffer):
         return None
     if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel may be built without them
@@ -107,9 +110,9 @@ def _mapped(size: int) -> mmap.mmap | None:
 
 
 def _is_unused(buffer: mmap.mmap) -> bool:
-    """Whether there is no view of it, nor anything made from one."""
+    """Whether there is no view of it, nor anything made from one. False where the system resizes none, or a sandbox."""
     try:
         buffer.resize(len(buffer))
-    except BufferError:
+    except (BufferError, OSError, SystemError):
         return False
     return True

@@ -114,3 +114,41 @@ def test_without_memory_to_map_the_program_gets_that_of_python_and_arrow(monkeyp
     monkeypatch.setattr(mmap, "mmap", map_nothing)
     assert len(ReadBuffers().take(MIB)) == MIB
     assert TableBuffers().allocate(MIB).size == MIB
+
+
+class UnresizableMapping(mmap.mmap):
+    """Memory of a system without mremap, or with one that a sandbox forbids."""
+
+    error: Exception
+
+    def resize(self, size: int) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SystemError("mmap: resizing not available--no mremap()"), PermissionError(errno.EPERM, "Operation not permitted")],
+)
+def test_where_no_mapping_can_be_resized_all_memory_is_that_of_python_and_arrow(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(UnresizableMapping, "error", error, raising=False)
+    monkeypatch.setattr(mmap, "mmap", UnresizableMapping)
+    reads, tables = ReadBuffers(), TableBuffers()
+    views = [reads.take(MIB) for _ in range(3)]
+    assert len({address(view) for view in views}) == 3
+    before = pa.total_allocated_bytes()
+    kept = [tables.allocate(MIB) for _ in range(3)]
+    assert pa.total_allocated_bytes() - before >= 3 * MIB
+    assert len({buffer.address for buffer in kept}) == 3
+
+
+def test_a_mapping_that_can_not_be_resized_any_more_is_not_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may forbid itself system calls when it has begun."""
+    monkeypatch.setattr(mmap, "mmap", UnresizableMapping)
+    with monkeypatch.context() as before:
+        before.setattr(UnresizableMapping, "resize", lambda *_: None)
+        buffers = ReadBuffers()
+        kept = buffers.take(MIB)
+    monkeypatch.setattr(UnresizableMapping, "error", PermissionError(errno.EPERM, "Not permitted"), raising=False)
+    assert address(buffers.take(MIB)) != address(kept)
