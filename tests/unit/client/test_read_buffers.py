@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import mmap
 import sys
 import threading
+import weakref
 from types import FrameType
 from typing import Any
 
@@ -152,3 +154,27 @@ def test_a_mapping_that_can_not_be_resized_any_more_is_not_taken_again(monkeypat
         kept = buffers.take(MIB)
     monkeypatch.setattr(UnresizableMapping, "error", PermissionError(errno.EPERM, "Not permitted"), raising=False)
     assert address(buffers.take(MIB)) != address(kept)
+
+
+def test_a_call_for_which_no_thread_can_be_started_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has half a table. Python's executor keeps it for a thread that may start later."""
+    buffers = TableBuffers()
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def call() -> None:
+        raise AssertionError("It was done already, by the thread that wanted it")
+
+    gone = weakref.ref(call)
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", no_thread)
+        with contextlib.suppress(RuntimeError):
+            buffers.helper.submit(call)
+            pytest.fail("there was a thread")
+    del call
+    assert gone() is None
+    assert buffers.helper.submit(int).result(60) == 0
+    buffers.close()
+    with pytest.raises(RuntimeError):
+        buffers.helper.submit(int)
