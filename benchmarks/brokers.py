@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 
-from rayka.testing import BrokerProcess, ServerProcess, free_port, title
+from rayka.testing import BrokerProcess, ServerProcess, cpu_s, free_port, has_ended, title
 
 CACHE = Path(os.environ.get("RAYKA_BENCH_CACHE", "~/.cache/rayka-bench")).expanduser()
 KAFKA_VERSION = "4.4.0"
@@ -63,6 +64,7 @@ RAYS_OWN = (
     "runtime_env",
     "ray::DashboardAgent",
     "ray::RuntimeEnvAgent",
+    "ray::IDLE",
 )
 
 LOG4J = """\
@@ -157,6 +159,21 @@ def kafka_jars() -> Path:
         subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], check=True)
         complete.touch()
     return folder
+
+
+class CpuClock:
+    """The processor time that these processes use from now on.
+
+    Others that start later do not count. Nor does one that ends: nobody can tell what it used at last, and what it had
+    used before would be missing.
+    """
+
+    def __init__(self, processes: Iterable[psutil.Process]) -> None:
+        self._began_s = {process: cpu_s([process]) for process in processes}
+
+    def used_s(self) -> float:
+        """In seconds, up to now."""
+        return sum(cpu_s([process]) - began_s for process, began_s in self._began_s.items() if not has_ended(process))
 
 
 def is_rays_own(process: psutil.Process) -> bool:

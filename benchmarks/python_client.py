@@ -29,10 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import load, machine
-from benchmarks.brokers import Rayka
+from benchmarks.brokers import CpuClock, Rayka
 from rayka.client import runtime
 from rayka.client.compiled import THREAD_NAME as COMPILING
-from rayka.testing import cpu_s
 
 Figures = dict[str, float]
 ROOT = Path(__file__).parents[1]
@@ -335,13 +334,13 @@ def run(broker: Rayka, name: str, place: str, topic: str, size: int, count: int)
     """One load in a process of its own; `cpu` is for a million records, with the broker's."""
     os.sync()  # no measure pays for what the one before it left to be written
     where = address_of(broker) if name.startswith("ours") else broker.bootstrap
-    before_s = cpu_s(broker.own())
+    cpu = CpuClock(broker.own())
     with start(place, name, where, topic, size, count) as process:
         output, _ = process.communicate(timeout=load.TIMEOUT_S)
     if process.returncode:
         raise RuntimeError(f"the load {name} failed")
     figures: Figures = json.loads(output.splitlines()[-1])
-    figures["cpu"] = (figures["cpu"] + cpu_s(broker.own()) - before_s) / figures["records"] * 1e6
+    figures["cpu"] = (figures["cpu"] + cpu.used_s()) / figures["records"] * 1e6
     return figures
 
 
