@@ -148,7 +148,7 @@ class PlainReader:
 
         Where there is not enough, it is made for the next batch. So what headers say may be wrong.
         """
-        size = min(max(size, RECORD_BATCH_OVERHEAD), left_bytes)
+        size = max(min(size, left_bytes), RECORD_BATCH_OVERHEAD)  # what is left may be more than was said
         self._reserve(_most_rows(rows, size), size, self._wants, left_bytes)
 
     def _can_read(self, check_crcs: bool) -> bool:

@@ -135,6 +135,19 @@ def test_a_helper_makes_the_second_part_wherever_the_first_one_ends(
                 assert table.slice(table.num_rows - expected.num_rows).equals(expected)
 
 
+@pytest.mark.parametrize("columns", [["offset"], ["topic"], ["value"], None])
+def test_a_table_with_more_of_the_log_than_a_part_has_the_columns_asked_for(
+    tmp_path: Path, files: SegmentFiles, monkeypatch: pytest.MonkeyPatch, columns: list[str] | None
+) -> None:
+    """Some of the columns need less memory than the log: then a part of the table goes on."""
+    monkeypatch.setattr(tables, "_PART_BYTES", 10_000)
+    found = stored(files, written(tmp_path, ALL_KINDS))
+    in_three = in_memory(ALL_KINDS), *found.split(3_000_000)
+    table = table_of({EVENTS: in_three}, columns, check_crcs=True)
+    expected = table_of({EVENTS: [in_memory(ALL_KINDS)]}, columns, check_crcs=True)
+    assert table.equals(pa.concat_tables([expected, expected]))
+
+
 def test_a_table_is_made_without_a_helper_that_has_ended(tmp_path: Path, files: SegmentFiles) -> None:
     """Another thread may close the consumer; and at a limit of threads none can be started."""
     found = stored(files, written(tmp_path, ALL_KINDS))
