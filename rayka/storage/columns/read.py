@@ -274,18 +274,21 @@ class ColumnsReader:
         self._done_bytes += size
 
     def _read_piece(self, batches: FileBatches, position: int, size: int, check_crcs: bool) -> None:
-        """Read a piece to memory, and its records from there."""
+        """Read a piece to memory, and its records from there. Raises CORRUPT_MESSAGE if it ends within a batch."""
         if size > len(self._piece):
             self._piece = memoryview(self._allocate(size))
         data = self._piece[:size]
         batches.file.read_into(data, position)
-        self.read(
+        _, size_in_log = self.read(
             data,
             topic=batches.topic,
             partition=batches.partition,
             start_offset=batches.start_offset,
             check_crcs=check_crcs,
         )
+        if size_in_log < size:  # records follow in the next piece, so that these would be skipped
+            message = f"A batch at position {position + size_in_log} is longer than its header said before"
+            raise RaykaError(ErrorCode.CORRUPT_MESSAGE, message)
 
     def finish(self) -> pa.RecordBatch:
         """All that was read."""
