@@ -13,8 +13,8 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from mmap import mmap
-from multiprocessing.synchronize import Semaphore
+from mmap import PROT_READ, mmap
+from multiprocessing.synchronize import Barrier, Semaphore
 from pathlib import Path
 
 from crc32c import crc32c
@@ -45,36 +45,60 @@ def rates(directory: Path) -> str:
     """GB/s of one core that copies memory, writes files to the page cache and reads them, and of producing and reading.
 
     "produce" is one process that copies into memory that it shares with another one, which writes that to files.
-    "poll" is one thread that reads a file 1 MB at a time, and copies each to its place. No client can do less.
+    "poll" copies a mapped file to its place, 1 MB at a time. No client can do less. "on two cores": two processes do so
+    at the same time.
     "with CRC" is what the batches of Kafka's format need beside that: both processes and the thread compute the CRC of
     each MB, and who writes copies it before, since shared memory may change after the check.
     """
     touch(TOUCHED_BYTES)
     source, target = memoryview(os.urandom(_FILE_MB * MB)), memoryview(bytearray(_FILE_MB * MB))
-    parts, buffer = [slice(start, start + MB) for start in range(0, len(source), MB)], memoryview(bytearray(MB))
+    parts = [slice(start, start + MB) for start in range(0, len(source), MB)]
     path = directory / "machine"
     with path.open("w+b", buffering=0) as file:
-
-        def poll(has_crc: bool = False) -> None:
-            file.seek(0)
-            for part in parts:
-                file.readinto(buffer)
-                if has_crc:
-                    crc32c(buffer)
-                target[part] = buffer
-
         works: dict[str, Callable[[], object]] = {
             "memory copy": lambda: target.__setitem__(slice(None), source),
             "page cache, write": lambda: [file.write(source[part]) for part in parts],
             "page cache, read": lambda: (file.seek(0), [file.readinto(target[part]) for part in parts]),
-            "at most: poll": poll,
-            "with CRC": partial(poll, has_crc=True),
+            "at most: poll": partial(_poll, path, target, False),
+            "with CRC": partial(_poll, path, target, True),
         }
         found = {name: statistics.median(_seconds(work) for _ in range(_ROUNDS)) for name, work in works.items()}
+    for name, has_crc in (("on two cores", False), ("on two cores with CRC", True)):
+        found[name] = statistics.median(_poll_on_two_cores(path, target, has_crc) for _ in range(_ROUNDS)) / 2
     path.unlink()
     for name, has_crc in (("produce", False), ("produce with CRC", True)):
         found[name] = statistics.median(_produce(directory, source, has_crc) for _ in range(_ROUNDS))
     return "   ".join(f"{name} {len(source) / seconds / 1e9:.1f} GB/s" for name, seconds in found.items())
+
+
+def _poll(path: Path, target: memoryview, has_crc: bool) -> None:
+    with path.open("rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as mapping, memoryview(mapping) as data:
+        for start in range(0, len(target), MB):
+            with data[start : start + MB] as part:
+                if has_crc:
+                    crc32c(part)
+                target[start : start + MB] = part
+
+
+def _poll_on_two_cores(path: Path, target: memoryview, has_crc: bool) -> float:
+    """Two processes poll the file at the same time; the seconds until both have done so."""
+    fork = multiprocessing.get_context("fork")
+    barrier = fork.Barrier(3)
+    pollers = [fork.Process(target=_poll_behind, args=(barrier, path, target, has_crc)) for _ in range(2)]
+    for poller in pollers:
+        poller.start()
+    barrier.wait()
+    took_s = _seconds(barrier.wait)
+    for poller in pollers:
+        poller.join()
+    return took_s
+
+
+def _poll_behind(barrier: Barrier, path: Path, target: memoryview, has_crc: bool) -> None:
+    target[:] = bytes(len(target))  # this process has no memory of its own before
+    barrier.wait()
+    _poll(path, target, has_crc)
+    barrier.wait()
 
 
 def _produce(directory: Path, source: memoryview, has_crc: bool) -> float:
