@@ -34,6 +34,8 @@ from rayka.client import runtime
 from rayka.client.compiled import THREAD_NAME as COMPILING
 
 Figures = dict[str, float]
+Load = tuple[str, str]
+"""The name of a function, and the place where it runs."""
 ROOT = Path(__file__).parents[1]
 PARTITIONS = 4
 RECORDS = {100: 2_000_000, 1000: 400_000}
@@ -270,7 +272,9 @@ PAIRS: dict[str, tuple[str, str]] = {
     "one": ("ours_one", "theirs_one"),
 }
 READS = ("iterate", "poll", "poll_table")
-PLACES = ("driver", "task", "actor", "node")
+ON_NODE = ("driver", "task", "actor")
+ALL = "all"
+PLACES = (*ON_NODE, "node", ALL)
 ELSEWHERE = "elsewhere"
 """A Ray resource that only the second node has."""
 
@@ -348,20 +352,33 @@ def median(figures: list[Figures]) -> Figures:
     return {name: statistics.median(each[name] for each in figures) for name in figures[0]}
 
 
-def compare(broker: Rayka, what: str, size: int, rounds: int, times: int, place: str) -> None:
-    """Both clients in turns; one line of the report."""
-    topic, seen = f"{what}-{size}", ([], [])  # type: tuple[str, tuple[list[Figures], list[Figures]]]
-    count = 5000 if what == "one" else RECORDS[size] * times
+def in_turns(broker: Rayka, what: str, size: int, rounds: int, times: int, loads: list[Load]) -> list[Figures]:
+    """The figures of some loads, which take turns. The first round does not count."""
+    topic, count = f"{what}-{size}", 5000 if what == "one" else RECORDS[size] * times
+    seen: list[list[Figures]] = [[] for _ in loads]
     load.create_topic(broker.bootstrap, topic, PARTITIONS)
     if what in READS:
         load.produce_on(broker.bootstrap, topic, size, 3600, max_records=count)
     for _ in range(1 + rounds):
-        for name, figures in zip(PAIRS[what], seen, strict=True):
+        for (name, place), figures in zip(loads, seen, strict=True):
             figures.append(run(broker, name, place, topic, size, count))
-    ours, theirs = (median(figures[1:]) for figures in seen)
-    shown = ("p50", "p99", "cpu") if what == "one" else ("rate", "cpu")
     load.delete_topic(broker.bootstrap, topic)  # or else the next records wait for the disk
-    parts = [f"{each} {ours[each]:,.3f} / {theirs[each]:,.3f} = {ours[each] / theirs[each]:.2f}" for each in shown]
+    return [median(figures[1:]) for figures in seen]
+
+
+def compare(broker: Rayka, what: str, size: int, rounds: int, times: int, place: str) -> None:
+    """Both clients, or rayka's in all places of a node; one line of the report."""
+    name, theirs_name = PAIRS[what]
+    if place == ALL:
+        of_driver, *others = in_turns(broker, what, size, rounds, times, [(name, each) for each in ON_NODE])
+        pairs = [(each, of_driver) for each in others]
+    else:
+        pairs = [tuple(in_turns(broker, what, size, rounds, times, [(name, place), (theirs_name, place)]))]
+    parts = [
+        f"{each} {figures[each]:,.3f} / {others[each]:,.3f} = {figures[each] / others[each]:.2f}"
+        for figures, others in pairs
+        for each in (("p50", "p99", "cpu") if what == "one" else ("rate", "cpu"))
+    ]
     print(f"{what:<10} {size:>5} B  " + "   ".join(parts), flush=True)
 
 
@@ -371,7 +388,12 @@ def main() -> None:
     parser.add_argument("--sizes", default="100,1000", help="bytes of a value; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--times", type=int, default=1, help="so many times 2,000,000 or 400,000 records; default: 1")
-    parser.add_argument("--place", choices=PLACES, default="driver", help="where rayka's client runs; default: driver")
+    parser.add_argument(
+        "--place",
+        choices=PLACES,
+        default="driver",
+        help=f"where rayka's client runs; {ALL}: task and actor are compared with the driver; default: driver",
+    )
     parser.add_argument("--load", metavar="JSON", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.load:
@@ -379,7 +401,8 @@ def main() -> None:
         for thread in [each for each in threading.enumerate() if each.name == COMPILING]:
             thread.join()  # or else the next process begins again
         return
-    print("rayka / confluent-kafka = ratio; cpu: processor seconds for each million records", flush=True)
+    compared = "task / program, actor / program" if chosen.place == ALL else "rayka / confluent-kafka"
+    print(f"{compared} = ratio; cpu: processor seconds for each million records", flush=True)
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="rayka-python-"))
         broker = stack.enter_context(Rayka(Path(directory)))
