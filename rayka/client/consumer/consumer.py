@@ -340,7 +340,7 @@ class AsyncConsumer(AsyncClosing):
 
     def taking_table(self) -> dict[TopicPartition, list[FetchedBatches]]:
         """For `take`: what `poll_table` returns, not decoded."""
-        enough_bytes = 0 if self._tables_of_one else _TABLE_BYTES
+        enough_bytes = 1 if self._tables_of_one else _TABLE_BYTES
         polled = self._taken(partial(self._fetcher.take_for_table, enough_bytes))
         if polled and self._tables_of_one:
             self._tables_of_one -= 1

@@ -45,7 +45,7 @@ _LARGE_ANSWER = 1 << 20
 """To read 4 MB and check their CRC takes 0.4 ms."""
 _TABLE_FACTOR = 4
 """So many times `max_partition_fetch_bytes` is in an answer for a table."""
-_STORED_FACTOR = 8
+_STORED_FACTOR = 12
 """The same if its batches will stay in their file, so that they take no memory."""
 _RESET = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _LOST = FetchResult(ErrorCode.NETWORK_EXCEPTION)
@@ -137,7 +137,7 @@ class Fetcher:
         return cast(dict[TopicPartition, list[RecordBatches]], self._take_batches(inf))
 
     def take_for_table(self, enough_bytes: int) -> dict[TopicPartition, list[FetchedBatches]]:
-        """As `take_batches`, but of as many partitions as have `enough_bytes`, and some may still be in their files."""
+        """As `take_batches`, but as many fetches as have `enough_bytes`, and some may still be in their files."""
         self._will_take(batches=True, stored=True)
         return self._take_batches(enough_bytes)
 
@@ -145,9 +145,10 @@ class Fetcher:
         taken: dict[TopicPartition, list[FetchedBatches]] = {}
         for state in self._readable():
             if state.completed_fetches:
-                enough_bytes -= state.buffered_bytes
-                if batches := self._opened(state):
+                before = state.buffered_bytes
+                if batches := self._opened(state, enough_bytes):
                     taken[state.topic_partition] = batches
+                enough_bytes -= before - state.buffered_bytes
                 self._ready[state] = self._ready.pop(state)  # the others come first at the next call
                 if enough_bytes <= 0:
                     break
@@ -225,9 +226,9 @@ class Fetcher:
                 state.forget_stored()
         self._is_for_batches, self._may_be_stored = batches, stored
 
-    def _opened(self, state: AssignedPartition) -> list[FetchedBatches]:
+    def _opened(self, state: AssignedPartition, enough_bytes: float) -> list[FetchedBatches]:
         """Take a partition's batches. If a file has gone meanwhile, there are none, and they are fetched again."""
-        position, taken = state.position, state.take_batches()
+        position, taken = state.position, state.take_batches(enough_bytes)
         try:
             return [each.opened(self._files) if isinstance(each, StoredBatches) else each for each in taken]
         except (OSError, SegmentGone) as error:

@@ -112,17 +112,17 @@ class AssignedPartition:
             self._moved(records)
         return taken
 
-    def take_batches(self) -> list[FetchedBatches]:
-        """Everything that is read ahead, from the position on, which moves behind it."""
+    def take_batches(self, enough_bytes: float) -> list[FetchedBatches]:
+        """Of what is read ahead as many fetches as have `enough_bytes`, above 0. The position moves behind them."""
         taken: list[FetchedBatches] = []
-        for completed_fetch in self.completed_fetches:
+        while self.completed_fetches and enough_bytes > 0:
+            completed_fetch = self.completed_fetches.popleft()
+            enough_bytes -= completed_fetch.size
+            self.buffered_bytes -= completed_fetch.size
             batches = completed_fetch.batches
             position = max(batches.position, self.position or 0)
             taken.append(batches._replace(position=position, topic_id=self.topic_id))
-        self.completed_fetches.clear()
-        self.buffered_bytes = 0
-        if taken:
-            self.position = taken[-1].next_offset
+            self.position = batches.next_offset
         return taken
 
     def _moved(self, records: ConsumerRecords) -> None:

@@ -8,7 +8,6 @@ other threads wait for that.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import threading
 from bisect import insort
@@ -24,7 +23,8 @@ T = TypeVar("T")
 
 _SMALL_BYTES = 65_536
 _STEP_BYTES = 262_144
-_HUGE_PAGE = 2 << 20
+_LARGE_STEP_BYTES = 8 << 20
+"""So that a slightly larger table needs no other buffer. What is not used of one takes no memory."""
 _ALIGNMENT = 64
 _MOST_READ_BYTES = 32 << 20
 _MOST_TABLE_BYTES = 80 << 20
@@ -46,7 +46,8 @@ class ReadBuffers:
         """As `take`, if the buffer will be taken again; None where there is no room to keep it."""
         fitting = next((each for each in self._buffers if len(each) >= size and _is_unused(each)), None)
         if fitting is None:
-            fitting = self._add(-(-size // _STEP_BYTES) * _STEP_BYTES)
+            step = _STEP_BYTES if size < _LARGE_STEP_BYTES else _LARGE_STEP_BYTES
+            fitting = self._add(-(-size // step) * step)
         return None if fitting is None else memoryview(fitting)[:size]
 
     def _add(self, size: int) -> mmap.mmap | None:
@@ -129,21 +130,17 @@ def _new_pool() -> ThreadPoolExecutor:
 
 
 def _mapped(size: int) -> mmap.mmap | None:
-    """In pages of 2 MB where the system has such: to clear them takes a third of the time.
-
-    None if the system gives none, or resizes none. Who needs the memory then gets it from Python or Arrow, or learns
+    """None if the system gives none, or resizes none. Who needs the memory then gets it from Python or Arrow, or learns
     from them that there is no more.
+
+    Not in pages of 2 MB: the system of a virtual machine may have given their memory back to its host, and the first
+    use then takes seven times as long as that of small ones.
     """
     try:
         buffer = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError:
         return None
-    if not _is_unused(buffer):
-        return None
-    if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel may be built without them
-            buffer.madvise(mmap.MADV_HUGEPAGE)
-    return buffer
+    return buffer if _is_unused(buffer) else None
 
 
 def _is_unused(buffer: mmap.mmap) -> bool:

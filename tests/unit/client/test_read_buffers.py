@@ -178,3 +178,13 @@ def test_a_call_for_which_no_thread_can_be_started_is_not_kept(monkeypatch: pyte
     buffers.close()
     with pytest.raises(RuntimeError):
         buffers.helper.submit(int)
+
+
+def test_a_slightly_larger_table_needs_no_other_memory() -> None:
+    buffers = ReadBuffers(64 << 20)
+    for megabytes in (9, 12, 10, 15):
+        taken = buffers.take_kept(megabytes << 20)
+        assert taken is not None
+        assert len(taken) == megabytes << 20
+        del taken
+    assert len(buffers._buffers) == 1

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.client.consumer import consumer as consumers
 from rayka.client.consumer import tables
 from rayka.client.consumer.records import RecordBatches
 from rayka.client.consumer.stored import LEAST_BYTES, Piece, StoredBatches, StoredFetch, find_stored
@@ -305,6 +306,24 @@ def test_records_are_not_lost_between_tables_and_other_polls(cluster: Cluster) -
             seen += table["offset"].to_pylist()
             assert [int(value[:4]) for value in table["value"].to_pylist()] == table["offset"].to_pylist()
     assert seen == [*range(400)]
+
+
+def test_a_table_has_no_more_fetches_than_make_it_large_enough(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "_TABLE_BYTES", 500_000)
+    fill(cluster, 100)
+    with cluster.consumer(auto_offset_reset="earliest", max_partition_fetch_bytes=100_000) as consumer:
+        consumer.assign([EVENTS])
+        seen = consumer.poll_table(0)["offset"].to_pylist()  # also says that tables are wanted
+        (state,) = consumer._core._fetcher.partitions.values()
+        while len(seen) < 70:
+            wait_until(lambda: len(state.completed_fetches) == 2, 30, "two fetches")
+            first, second = state.completed_fetches
+            seen += consumer.poll_table(30_000)["offset"].to_pylist()
+            last = first if first.size >= 500_000 else second
+            assert seen == [*range(last.next_offset)]
+            assert consumer.position(EVENTS) == len(seen)
 
 
 def test_a_file_that_becomes_shorter_while_a_table_is_made_is_fetched_again(
