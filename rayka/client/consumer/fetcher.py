@@ -148,7 +148,7 @@ class Fetcher:
                 before = state.buffered_bytes
                 if batches := self._opened(state, enough_bytes):
                     taken[state.topic_partition] = batches
-                enough_bytes -= before - state.buffered_bytes
+                    enough_bytes -= before - state.buffered_bytes
                 self._ready[state] = self._ready.pop(state)  # the others come first at the next call
                 if enough_bytes <= 0:
                     break

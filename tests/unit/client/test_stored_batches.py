@@ -390,6 +390,39 @@ def test_a_file_that_gave_way_to_another_before_a_table_is_made_is_fetched_again
         assert consumer.poll_table(30_000)["offset"].to_pylist() == [*range(30)]
 
 
+def test_a_file_that_is_gone_keeps_no_other_partition_from_the_same_table(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "_TABLE_BYTES", 1)
+    cluster.admin().create_topic("others", partitions=1)
+    other = TopicPartition("others", 0)
+    fill(cluster, 30)
+    with cluster.producer() as producer:
+        for _ in range(30):
+            producer.send("others", bytes(100_000), partition=0)
+    with cluster.consumer(auto_offset_reset="earliest", retry_backoff_ms=60_000) as consumer:
+        consumer.assign([EVENTS, other])
+        consumer.poll_table(0)  # says that tables are wanted
+        for partition in (EVENTS, other):
+            consumer.seek(partition, 0)
+        fetcher = consumer._core._fetcher
+        wait_until(lambda: all(s.completed_fetches for s in fetcher.partitions.values()), 30, "both fetches")
+        monkeypatch.setattr(StoredBatches, "opened", gone_for_first(fetcher))
+        assert consumer.poll_table(0).num_rows > 0
+
+
+def gone_for_first(fetcher: Any) -> Any:
+    """The files of the partition whose turn it is are gone."""
+    first, opened = next(iter(fetcher._ready)).topic_partition, StoredBatches.opened
+
+    def opening(batches: StoredBatches, files: SegmentFiles) -> StoredBatches:
+        if batches.topic_partition == first:
+            raise SegmentGone("gone")
+        return opened(batches, files)
+
+    return opening
+
+
 @contextlib.contextmanager
 def table_reader(cluster: Cluster) -> Iterator[Any]:
     """A consumer at offset 0 that has prefetched large batches for a table."""
