@@ -51,11 +51,12 @@ def table_of(
     found = [batches for of_partition in polled.values() for batches in of_partition]
     first, second = (found, []) if helper is None else _split(found)
     most_bytes = _MOST_BYTES // 2 if second else _MOST_BYTES
-    first_part, second_part = (_Part(each, names, check_crcs, allocate, most_bytes) for each in (first, second))
-    filling = _submitted(helper, second_part.fill) if second else None
+    begin = partial(_Part, names=names, check_crcs=check_crcs, allocate=allocate, most_bytes=most_bytes)
+    first_part, second_part = begin(first), begin(second) if second else None
+    filling = _submitted(helper, second_part.fill) if second_part else None
     first_part.fill()
     parts = first_part.finish()
-    if second:
+    if second_part:
         second_part.fill() if filling is None else filling.result()
         parts += second_part.finish()
     if all(part.schema.equals(parts[0].schema) for part in parts):
