@@ -18,15 +18,15 @@ from functools import partial
 from math import inf
 from typing import NoReturn, cast
 
+from rayka.client.consumer.answer_reader import AnswerReader, Found
 from rayka.client.consumer.positions import AssignedPartition
-from rayka.client.consumer.read_buffers import ReadBuffers
 from rayka.client.consumer.records import CompletedFetch, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
-from rayka.client.consumer.stored import FetchedBatches, StoredBatches, StoredFetch, find_stored
+from rayka.client.consumer.stored import FetchedBatches, StoredBatches, StoredFetch
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
-from rayka.gateway.server.segment_files import SegmentFile, SegmentFiles, SegmentGone
+from rayka.gateway.server.segment_files import SegmentGone
 from rayka.metadata.image import MetadataImage
 from rayka.types import (
     FetchPartition,
@@ -58,11 +58,8 @@ class Fetcher:
     def __init__(self, broker: Broker, config: ConsumerConfig, loop: asyncio.AbstractEventLoop) -> None:
         self._broker = broker
         self._config = config
-        self._files = SegmentFiles()
-        self._buffers = ReadBuffers()
+        self._reader = AnswerReader(loop)
         self._is_for_batches = self._may_be_stored = False
-        self._reading_bytes = 0
-        """What threads are reading from the disk."""
         self._loop = loop
         self._fetches: set[asyncio.Future[list[FetchResult]]] = set()
         self._searches: set[asyncio.Task[None]] = set()
@@ -111,7 +108,8 @@ class Fetcher:
         if found and (room := self._room()) > 0:
             self._fetch(found, room)
         if not self._fetches:
-            self._files.close()  # the program may take its time, and the disk needs the blocks of deleted segments
+            # The program may take its time, and the disk needs the blocks of deleted segments.
+            self._reader.files.close()
 
     def take(self, limit: int) -> dict[TopicPartition, ConsumerRecords]:
         """Return at most `limit` prefetched records. Raises a partition's error if there are none before it."""
@@ -192,8 +190,7 @@ class Fetcher:
             search.cancel()
         for state in self.partitions.values():
             state.forget()
-        self._buffers = ReadBuffers()
-        self._files.close()
+        self._reader.close()
         self.wake()
 
     def check_topic_ids(self) -> None:
@@ -230,7 +227,7 @@ class Fetcher:
         """Take a partition's batches. If a file has gone meanwhile, there are none, and they are fetched again."""
         position, taken = state.position, state.take_batches(enough_bytes)
         try:
-            return [each.opened(self._files) if isinstance(each, StoredBatches) else each for each in taken]
+            return [each.opened(self._reader.files) if isinstance(each, StoredBatches) else each for each in taken]
         except (OSError, SegmentGone) as error:
             assert position is not None
             state.seek(position)
@@ -248,7 +245,7 @@ class Fetcher:
         Those of paused partitions do not count: they must not keep the others from being read.
         """
         buffered = sum(state.buffered_bytes for state in self._ready if not state.is_paused)
-        return self._config.fetch_max_bytes - buffered - self._reading_bytes
+        return self._config.fetch_max_bytes - buffered - self._reader.waiting_bytes
 
     def _is_ready(self, state: AssignedPartition) -> None:
         self._ready.setdefault(state)
@@ -340,7 +337,7 @@ class Fetcher:
     def _answered(
         self, asked: Sequence[tuple[AssignedPartition, int]], fetch: asyncio.Future[list[FetchResult]]
     ) -> None:
-        self._files.drop_deleted()
+        self._reader.files.drop_deleted()
         results = [_LOST] * len(asked) if fetch.cancelled() or fetch.exception() else fetch.result()
         self._accept_all(fetch, zip(asked, results, strict=True))
 
@@ -385,54 +382,44 @@ class Fetcher:
 
     def _read(self, state: AssignedPartition, result: FetchResult) -> None:
         """Get the bytes: those of a file at once if the page cache has them, else by a thread that may wait."""
-        if not isinstance(result.records, FileSlice):
-            self._put(state, result, result.records or b"")
+        source = result.records
+        if not isinstance(source, FileSlice):
+            self._put(state, result, source or b"")
             return
-        position, size = result.records.position, result.records.size
+        may_be_stored = self._may_be_stored and not result.aborted_transactions
         try:
-            file = self._files.open(result.records)
-            if self._leave(state, result, file):
-                return
-            data = self._buffers.take(size)
-            if file.read_cached(data, position) == size:
-                self._put(state, result, data)
-            else:
-                reading = self._loop.run_in_executor(None, file.read, size, position)
+            found = self._reader.read(
+                state.topic_partition, state.fetch_offset, source, result.high_watermark, may_be_stored
+            )
+            if isinstance(found, asyncio.Future):
                 state.is_fetching = True  # only now: there may be no thread
-                self._reading_bytes += size
-                reading.add_done_callback(partial(self._have_read, state, state.round, result))
+                found.add_done_callback(partial(self._have_read, state, state.round, result))
+            else:
+                self._have_found(state, result, found)
         except (OSError, SegmentGone) as error:
             self._read_again(state, error)
 
-    def _leave(self, state: AssignedPartition, result: FetchResult, file: SegmentFile) -> bool:
-        """Leave large batches in their file, for a table; whether that could be done."""
-        if not self._may_be_stored or result.aborted_transactions or not isinstance(result.records, FileSlice):
-            return False
-        stored = find_stored(state.topic_partition, state.fetch_offset, result.records, file, result.high_watermark)
-        state.has_large_batches = stored is not None
-        if stored is not None:
-            self._add(state, stored)
-        return stored is not None
-
     def _have_read(
-        self,
-        state: AssignedPartition,
-        asked_in_round: int,
-        result: FetchResult,
-        reading: asyncio.Future[bytes],
+        self, state: AssignedPartition, asked_in_round: int, result: FetchResult, reading: asyncio.Future[Found]
     ) -> None:
-        self._reading_bytes -= result.size
-        if not reading.cancelled():
-            reading.exception()  # asyncio reports one that nobody looks at
         if self._is_closed or reading.cancelled():
             return
         if state.round == asked_in_round:
             state.is_fetching = False
             try:
-                self._put(state, result, reading.result())
+                self._have_found(state, result, reading.result())
             except Exception as error:  # of the disk, or say for lack of memory
                 self._read_again(state, error)
         self.pump()
+
+    def _have_found(self, state: AssignedPartition, result: FetchResult, found: Found) -> None:
+        """Keep what was read. What stays in its file is fetched again if meanwhile no tables are wanted any more."""
+        if self._may_be_stored and not result.aborted_transactions:
+            state.has_large_batches = isinstance(found, StoredFetch)
+        if not isinstance(found, StoredFetch):
+            self._put(state, result, found)
+        elif self._may_be_stored:
+            self._add(state, found)
 
     def _read_again(self, state: AssignedPartition, error: BaseException) -> None:
         logger.info("%s: %s; fetching again", state.topic_partition, error)

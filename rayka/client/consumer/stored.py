@@ -66,6 +66,10 @@ class StoredBatches(NamedTuple):
 FetchedBatches: TypeAlias = RecordBatches | StoredBatches
 
 
+class NotCached(Exception):
+    """Only the disk has what is wanted."""
+
+
 class StoredFetch:
     """The batches of one fetch answer, as `CompletedFetch`; for tables only."""
 
@@ -81,10 +85,12 @@ def find_stored(
     source: FileSlice,
     file: SegmentFile,
     end_offset: float = inf,
+    may_wait: bool = False,
 ) -> StoredFetch | None:
-    """The whole batches of this slice. None if they are better read at once: those that are small, or whose headers the
-    page cache does not have, and what is not as the format says or not in the order of offsets, or
-    behind `end_offset`, where the partition ends.
+    """The whole batches of this slice. None if they are better read at once: those that are small, and what is not as
+    the format says or not in the order of offsets, or behind `end_offset`, where the partition ends.
+
+    Raises SegmentGone, OSError, and unless it may wait for the disk NotCached for headers that the page cache lacks.
     """
     position, end = source.position, source.position + source.size
     if source.size < LEAST_BYTES:
@@ -92,8 +98,10 @@ def find_stored(
     room, pieces = memoryview(bytearray(RECORD_BATCH_OVERHEAD)), [Piece(position, 0, 0)]
     next_offset, count = fetch_offset, 0
     while position + RECORD_BATCH_OVERHEAD <= end:
-        if file.read_cached(room, position) < RECORD_BATCH_OVERHEAD:
-            return None
+        if may_wait:
+            file.read_into(room, position)
+        elif file.read_cached(room, position) < RECORD_BATCH_OVERHEAD:
+            raise NotCached
         header = read_header(room)
         size = header.size_in_bytes
         is_ordered = (

@@ -27,6 +27,7 @@ _LOOK_S = 1.0
 """The shortest time between two searches for deleted files."""
 _closing = ThreadPoolExecutor(1, thread_name_prefix="rayka-close")
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_ADVISES = hasattr(os, "posix_fadvise")
 
 
 class SegmentGone(Exception):
@@ -114,6 +115,11 @@ class SegmentFile:
     def is_cached(self, position: int, size: int) -> bool:
         """Whether the page cache has all of these bytes; False where the system cannot tell."""
         return is_cached(self.descriptor, position, size)
+
+    def read_ahead(self, position: int, size: int) -> None:
+        """Have the system get these bytes from the disk; it does so while others wait for the first of them."""
+        if _ADVISES:
+            os.posix_fadvise(self.descriptor, position, size, os.POSIX_FADV_WILLNEED)
 
     def send(self, endpoint: int, position: int, size: int) -> int:
         """Send to a socket without copying; return how many bytes it took. Raises BlockingIOError if it takes none,

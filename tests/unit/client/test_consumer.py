@@ -1148,21 +1148,15 @@ def test_records_that_only_the_disk_has_are_fetched_again_if_no_thread_can_read_
     fill(cluster, 10)
     monkeypatch.setattr(segment_files.SegmentFile, "read_cached", lambda *_: 0)
     with cluster.consumer(auto_offset_reset="earliest", retry_backoff_ms=1) as consumer:
-        fetcher = consumer._core._fetcher
-        loop, failures = fetcher._loop, iter([RuntimeError("can't start new thread")])
+        answer_reader = consumer._core._fetcher._reader
+        loop, failures = answer_reader._loop, iter([RuntimeError("can't start new thread")])
 
         def run_in_executor(*arguments: Any) -> Any:
             for failure in failures:
                 raise failure
             return loop.run_in_executor(*arguments)
 
-        without_threads = SimpleNamespace(
-            run_in_executor=run_in_executor,
-            call_later=loop.call_later,
-            call_soon=loop.call_soon,
-            create_task=loop.create_task,
-        )
-        monkeypatch.setattr(fetcher, "_loop", without_threads)
+        monkeypatch.setattr(answer_reader, "_loop", SimpleNamespace(run_in_executor=run_in_executor))
         consumer.assign([EVENTS])
         assert numbers(consumer.poll(30_000)[EVENTS]) == [*range(10)]
         assert next(failures, None) is None

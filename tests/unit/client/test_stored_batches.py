@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
@@ -20,7 +21,7 @@ from rayka.client.cluster import Cluster
 from rayka.client.consumer import consumer as consumers
 from rayka.client.consumer import tables
 from rayka.client.consumer.records import RecordBatches
-from rayka.client.consumer.stored import LEAST_BYTES, Piece, StoredBatches, StoredFetch, find_stored
+from rayka.client.consumer.stored import LEAST_BYTES, NotCached, Piece, StoredBatches, StoredFetch, find_stored
 from rayka.client.consumer.tables import first_part_of, table_of
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.segment_files import SegmentFile, SegmentFiles, SegmentGone
@@ -262,13 +263,18 @@ def test_what_is_small_or_broken_is_read_at_once(tmp_path: Path, files: SegmentF
     assert find_stored(EVENTS, 0, source, files.open(source)) is None
 
 
-def test_what_only_the_disk_has_is_read_at_once(
+def test_large_batches_that_only_the_disk_has_are_found_by_who_may_wait(
     tmp_path: Path, files: SegmentFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = written(tmp_path, [LARGE, NEXT])
     file = files.open(source)
+    expected = stored(files, source)
     monkeypatch.setattr(SegmentFile, "read_cached", lambda *arguments: 0)
-    assert find_stored(EVENTS, 0, source, file) is None
+    with pytest.raises(NotCached):
+        find_stored(EVENTS, 0, source, file)
+    found = find_stored(EVENTS, 0, source, file, may_wait=True)
+    assert found is not None
+    assert found.batches.opened(files) == expected
 
 
 def fill(cluster: Cluster, count: int, **config: object) -> None:
@@ -306,6 +312,50 @@ def test_records_are_not_lost_between_tables_and_other_polls(cluster: Cluster) -
             seen += table["offset"].to_pylist()
             assert [int(value[:4]) for value in table["value"].to_pylist()] == table["offset"].to_pylist()
     assert seen == [*range(400)]
+
+
+def test_large_batches_that_only_the_disk_has_stay_in_their_file_for_tables(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some pages of a file leave the page cache at any time."""
+    fill(cluster, 40)
+    monkeypatch.setattr(SegmentFile, "read_cached", lambda *arguments: 0)
+    with cluster.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.poll_table(0)  # says that tables are wanted
+        consumer.assign([EVENTS])
+        (state,) = consumer._core._fetcher.partitions.values()
+        wait_until(lambda: state.completed_fetches, 30, "a fetch")
+        assert isinstance(state.completed_fetches[0], StoredFetch)
+        seen: list[int] = []
+        while len(seen) < 40:
+            seen += consumer.poll_table(30_000)["offset"].to_pylist()
+        assert seen == [*range(40)]
+
+
+def test_records_that_are_found_on_the_disk_after_the_last_table_are_fetched_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, 40)
+    is_reading, may_end = threading.Event(), threading.Event()
+    read_into = SegmentFile.read_into
+
+    def read_late(*arguments: Any) -> None:
+        is_reading.set()
+        assert may_end.wait(60)
+        read_into(*arguments)
+
+    monkeypatch.setattr(SegmentFile, "read_cached", lambda *arguments: 0)
+    monkeypatch.setattr(SegmentFile, "read_into", read_late)
+    with cluster.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.poll_table(0)
+        consumer.assign([EVENTS])
+        assert is_reading.wait(60)
+        assert consumer.poll(0) == {}  # no table any more
+        may_end.set()
+        seen: list[int] = []
+        while len(seen) < 40:
+            seen += [record.offset for record in consumer.poll(30_000)[EVENTS]]
+        assert seen == [*range(40)]
 
 
 def test_a_table_has_no_more_fetches_than_make_it_large_enough(
@@ -383,7 +433,7 @@ def test_a_file_that_gave_way_to_another_before_a_table_is_made_is_fetched_again
         os.link(segment, kept)
         shutil.copy(segment, tmp_path / "other")
         os.replace(tmp_path / "other", segment)
-        consumer._core._fetcher._files.close()
+        consumer._core._fetcher._reader.files.close()
         assert consumer.poll_table(20).num_rows == 0
         assert consumer.position(EVENTS) == 0
         os.replace(kept, segment)
