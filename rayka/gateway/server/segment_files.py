@@ -48,11 +48,12 @@ class _Descriptor:
 
     def __del__(self) -> None:
         """Close it, in a thread if it is the last of a deleted file: to free the blocks may take long."""
+        numbers = [self.number]
         if self.is_of_deleted_file:
-            with contextlib.suppress(RuntimeError):  # the interpreter ends
-                _closing.submit(os.close, self.number)
+            with contextlib.suppress(RuntimeError):  # the interpreter ends, or no thread can be started
+                _closing.submit(_close, numbers)
                 return
-        os.close(self.number)
+        _close(numbers)  # a thread that starts later may get the call all the same
 
     @property
     def is_of_deleted_file(self) -> bool:
@@ -61,6 +62,12 @@ class _Descriptor:
             return not os.fstat(self.number).st_nlink
         except OSError:
             return True
+
+
+def _close(numbers: list[int]) -> None:
+    """Close a descriptor, if nobody has taken its number out of the list: by now it may be that of another file."""
+    with contextlib.suppress(IndexError):
+        os.close(numbers.pop())
 
 
 class SegmentFile:

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -224,6 +225,38 @@ def test_the_last_descriptor_of_a_deleted_file_is_closed_in_a_thread(
         wait_until(lambda: descriptor in closed, 60, "the file is closed")  # noqa: B023
         monkeypatch.setattr(os, "close", undisturbed)
         assert (closed.pop(descriptor) is threading.main_thread()) is not is_deleted
+
+
+def test_a_descriptor_for_which_no_thread_can_be_started_is_closed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's executor keeps such a call for a thread that starts later. By then another file may have the number."""
+    closed: list[int] = []
+
+    def close(descriptor: int) -> None:
+        closed.append(descriptor)
+        os.close(descriptor)
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def deleted_file(name: str) -> SegmentFile:
+        (tmp_path / name).write_bytes(b"0123")
+        file = SegmentFile(str(tmp_path / name))
+        (tmp_path / name).unlink()
+        return file
+
+    monkeypatch.setattr(segment_files, "os", SimpleNamespace(**vars(os) | {"close": close}))
+    monkeypatch.setattr(segment_files, "_closing", ThreadPoolExecutor(1))
+    first, second = deleted_file("1.log"), deleted_file("2.log")
+    descriptors = [first.descriptor, second.descriptor]
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", no_thread)
+        del first
+    assert closed == descriptors[:1]
+    del second
+    segment_files._closing.shutdown()
+    assert closed == descriptors
 
 
 def test_a_small_slice_is_read_from_an_open_file_only(tmp_path: Path) -> None:
