@@ -71,11 +71,12 @@ class Consumer(Shell[AsyncConsumer], Closing):
     def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """As `AsyncConsumer.poll_table`; the calling thread decodes."""
         with self._only_user():
-            polled = self._deliver(self._core.taking_table, timeout_ms) or {}
+            polled = self._take(self._core.taking_table, timeout_ms) or {}
             try:
                 table, rest = self._core.table_of(polled, columns)
                 if rest:
                     self._loop.run(self._core.give_back(polled, rest))
+                self._core.pending.end_delivery(polled)  # only now: another thread may commit, or close the consumer
             except BaseException as error:
                 self._loop.run(self._core.give_back(polled, is_unreadable=isinstance(error, OSError)))
                 return self._core.table_after(error, columns)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.client.consumer import tables
 from rayka.client.consumer.consumer import WakeupError
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.group.blocking import GroupConsumer
@@ -721,3 +722,25 @@ def test_a_consumer_of_the_wire_and_one_on_handles_describe_alike(cluster: Clust
         "mine",
     )
     assert set(member.assignment) == consumer.assignment()
+
+
+def test_a_commit_while_a_table_is_made_leaves_its_records_to_the_group(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`commit_async` and `close` may come from another thread. No program has received such a table yet."""
+    write(cluster, 8)
+    place = TopicPartition("events", 0)
+
+    def commit_and_fail(*_: Any) -> None:
+        assert consumer.commit_async().result(60)[place].offset == 0
+        raise MemoryError
+
+    with cluster.consumer("readers", **SETTINGS, enable_auto_commit=False) as consumer:
+        consumer.assign([place])
+        with monkeypatch.context() as patched:
+            patched.setattr(tables, "table_of", commit_and_fail)
+            with pytest.raises(MemoryError):
+                consumer.poll_table(30_000)
+        assert consumer.poll_table(30_000)["offset"].to_pylist() == [0, 1]
+        consumer.commit()
+        assert consumer.committed(place).offset == 2
