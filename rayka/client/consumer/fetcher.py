@@ -414,8 +414,6 @@ class Fetcher:
 
     def _have_found(self, state: AssignedPartition, result: FetchResult, found: Found) -> None:
         """Keep what was read. What stays in its file is fetched again if meanwhile no tables are wanted any more."""
-        if self._may_be_stored and not result.aborted_transactions:
-            state.has_large_batches = isinstance(found, StoredFetch)
         if not isinstance(found, StoredFetch):
             self._put(state, result, found)
         elif self._may_be_stored:
@@ -443,6 +441,7 @@ class Fetcher:
 
     def _add(self, state: AssignedPartition, completed_fetch: CompletedFetch | StoredFetch) -> None:
         state.put(completed_fetch)
+        state.has_large_batches = isinstance(completed_fetch, StoredFetch)
         self._turns[state] = self._turns.pop(state)
         self._is_ready(state)
 

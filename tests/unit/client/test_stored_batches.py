@@ -501,6 +501,34 @@ def test_aborted_transactions_are_left_out_of_tables_of_large_batches(cluster: C
     assert offsets == [*range(30), *range(62, 92)]
 
 
+def test_no_more_is_read_ahead_into_memory_than_of_batches_that_were_never_in_a_file(cluster: Cluster) -> None:
+    """Such as those of fetches in which transactions were aborted."""
+    with cluster.producer(transactional_id="t") as producer:
+        for count, ends in ((90, producer.commit_transaction), *[(20, producer.abort_transaction)] * 12):
+            producer.begin_transaction()
+            for _ in range(count):
+                producer.send("events", bytes(100_000), partition=0)
+            producer.flush()
+            ends()
+    settings = {"isolation_level": "read_committed", "max_partition_fetch_bytes": 100_000, "fetch_max_bytes": 10**9}
+    with cluster.consumer(auto_offset_reset="earliest", **settings) as consumer:
+        consumer.assign([EVENTS])
+        consumer.poll_table(0)  # says that tables are wanted
+        fetcher = consumer._core._fetcher
+        (state,) = fetcher.partitions.values()
+
+        async def kinds() -> tuple[bool, bool]:
+            """Of the last fetch, and of the next one."""
+            return isinstance(state.completed_fetches[-1], StoredFetch), fetcher._stays_stored(state)
+
+        seen: list[tuple[bool, bool]] = []
+        while state.position is None or state.position < 300:
+            wait_until(lambda: state.completed_fetches, 30, "a fetch")
+            seen.append(consumer._loop.run(kinds()))
+            consumer.poll_table(30_000)
+        assert set(seen) == {(True, True), (False, False)}
+
+
 @pytest.mark.parametrize(
     "others", [[], [None, b"", b"x", bytes(63), bytes(64), bytes(65)]], ids=["large", "and others"]
 )
