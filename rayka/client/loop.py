@@ -28,6 +28,28 @@ _MOST_CANCEL_ROUNDS = 100
 """So often, `close` cancels the tasks that others began while they were cancelled."""
 
 
+class Threads(ThreadPoolExecutor):
+    """Threads that start when they are needed.
+
+    Python's executor keeps a call whose thread could not be started, until one can be. Here that is gone: who was told
+    so does the work himself, or tries again.
+    """
+
+    def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
+        """See `Executor`. Raises RuntimeError where no thread can be started, and after `shutdown`."""
+        calls = [functools.partial(call, *args, **kwargs)]
+        try:
+            return super().submit(_make_last, calls)
+        except RuntimeError:
+            calls.clear()
+            raise
+
+
+def _make_last(calls: list[functools.partial[T]]) -> T:
+    """Raises IndexError for one that nobody waits for."""
+    return calls.pop()()
+
+
 class _OwnedLoop(uvloop.Loop):
     """The loop of a `LoopThread`, which decides what it still takes."""
 
@@ -40,7 +62,7 @@ class LoopThread:
     def __init__(self, name: str = "rayka-client") -> None:
         self._loop = _OwnedLoop()
         self._loop.owner = self
-        self._loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix=name))
+        self._loop.set_default_executor(Threads(thread_name_prefix=name))
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._process_id = os.getpid()  # an interrupt in Thread.is_alive can make it say no for ever
         self._closed = False

@@ -11,15 +11,12 @@ from __future__ import annotations
 import mmap
 import threading
 from bisect import insort
-from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
+
+from rayka.client.loop import Threads
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _SMALL_BYTES = 65_536
 _STEP_BYTES = 262_144
@@ -74,7 +71,7 @@ class TableBuffers:
     def __init__(self) -> None:
         self._buffers = ReadBuffers(_MOST_TABLE_BYTES)
         self._lock = threading.Lock()
-        self.helper = TableHelper()
+        self.helper = Threads(1, thread_name_prefix="rayka-table")
         """Makes the second half of a large table."""
 
     def close(self) -> None:
@@ -94,39 +91,6 @@ class TableBuffers:
             return pa.allocate_buffer(size)
         start = -pa.py_buffer(memory).address % _ALIGNMENT
         return pa.py_buffer(memory[start : start + size])
-
-
-class TableHelper(Executor):
-    """One thread, which starts with the first call.
-
-    Python's executor keeps a call whose thread could not be started. Here that is gone: half a table belongs to it, and
-    who wanted it does it himself.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pool = _new_pool()
-        self._is_shut_down = False
-
-    def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """See `Executor`. Raises RuntimeError where no thread can be started, and after `shutdown`."""
-        with self._lock:
-            try:
-                return self._pool.submit(call, *args, **kwargs)
-            except RuntimeError:
-                if not self._is_shut_down:
-                    self._pool = _new_pool()
-                raise
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """See `Executor`."""
-        with self._lock:
-            self._is_shut_down = True
-        self._pool.shutdown(wait, cancel_futures=cancel_futures)
-
-
-def _new_pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="rayka-table")
 
 
 def _mapped(size: int) -> mmap.mmap | None:

@@ -178,3 +178,23 @@ def test_waiting_in_its_own_thread_is_refused() -> None:
     with pytest.raises(RaykaError, match="callback"):
         loop.run(wait_for_itself())
     loop.close()
+
+
+def test_a_call_for_which_no_thread_can_be_started_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's executor keeps it: reads of a disk that were tried again many times would all come before a new one."""
+    called: list[str] = []
+
+    async def in_thread(name: str) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, called.append, name)
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    loop = LoopThread()
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError):
+            loop.run(in_thread("too many threads"))
+    loop.run(in_thread("again"))
+    assert called == ["again"]
+    loop.close()
