@@ -25,6 +25,8 @@ _SHARED_MB = 32
 """As much as a producer's default `buffer_memory`."""
 _FILES = 4
 _ROUNDS = 3
+_MOST_S = 60
+"""Two processes wait no longer for each other: one may have failed."""
 TOUCHED_BYTES = 5 << 30
 
 
@@ -42,13 +44,13 @@ def used(size: int) -> mmap:
 
 
 def rates(directory: Path) -> str:
-    """GB/s of one core that copies memory, writes files to the page cache and reads them, and of producing and reading.
+    """GB/s of one core that copies memory, writes files to the page cache and reads them, and of producing and polling.
 
     "produce" is one process that copies into memory that it shares with another one, which writes that to files.
-    "poll" copies a mapped file to its place, 1 MB at a time. No client can do less. "on two cores": two processes do so
-    at the same time.
-    "with CRC" is what the batches of Kafka's format need beside that: both processes and the thread compute the CRC of
-    each MB, and who writes copies it before, since shared memory may change after the check.
+    "poll" is one process that copies a mapped file to its place, 1 MB at a time. No client can do less. "on two cores"
+    are two processes that do so at the same time.
+    "with CRC" is what the batches of Kafka's format need beside that: each process computes the CRC of each MB, and who
+    writes files copies it before, since shared memory may change after the check.
     """
     touch(TOUCHED_BYTES)
     source, target = memoryview(os.urandom(_FILE_MB * MB)), memoryview(bytearray(_FILE_MB * MB))
@@ -81,9 +83,11 @@ def _poll(path: Path, target: memoryview, has_crc: bool) -> None:
 
 
 def _poll_on_two_cores(path: Path, target: memoryview, has_crc: bool) -> float:
-    """Two processes poll the file at the same time; the seconds until both have done so."""
+    """Two processes poll the file at the same time; the seconds until both have done so. Raises BrokenBarrierError if
+    one fails.
+    """
     fork = multiprocessing.get_context("fork")
-    barrier = fork.Barrier(3)
+    barrier = fork.Barrier(3, timeout=_MOST_S)
     pollers = [fork.Process(target=_poll_behind, args=(barrier, path, target, has_crc)) for _ in range(2)]
     for poller in pollers:
         poller.start()
