@@ -5,7 +5,7 @@ batches of up to 1 MB that linger for 5 ms; a figure counts until the last ackno
 the page cache. The first run of each load does not count: what is not compiled yet is compiled and stored then. The
 clock runs while a process loads compiled code: of a long run (`--times`) that is a small part.
 Processor seconds are those of the client's and the broker's processes together, for each million records; times are in
-ms. `confluent-kafka` has no calls like some of rayka's: these are compared with its quickest. The first line says how
+ms. `confluent-kafka` has no calls like some of rayka's: these are compared with its quickest. The second line says how
 fast this machine copies memory, writes and reads files in the page cache, and what follows from it at most for a client
 that polls or produces (`benchmarks.machine`).
 """

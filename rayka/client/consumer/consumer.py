@@ -75,7 +75,7 @@ class AsyncConsumer(AsyncClosing):
         self.pending = PendingRecords()
         self._table_buffers = TableBuffers()
         self._tables_of_one = 0
-        """So many of the next tables get the records of one partition."""
+        """So many of the next tables get one fetch, of one partition."""
         self._filled_s = 0.0
         self._fill_limit = self.config.max_poll_records
 

@@ -97,8 +97,8 @@ def _mapped(size: int) -> mmap.mmap | None:
     """None if the system gives none, or resizes none. Who needs the memory then gets it from Python or Arrow, or learns
     from them that there is no more.
 
-    Not in pages of 2 MB: the system of a virtual machine may have given their memory back to its host, and the first
-    use then takes seven times as long as that of small ones.
+    It does not ask for pages of 2 MB: the system of a virtual machine may have given the memory of unused ones back to
+    its host, and their first use then takes seven times as long as that of small ones.
     """
     try:
         buffer = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
