@@ -13,8 +13,8 @@ from math import inf
 from typing import NamedTuple, TypeAlias
 
 from rayka.client.consumer.records import RecordBatches
-from rayka.gateway.server.segment_files import SegmentFile, SegmentFiles
-from rayka.storage.format.batch import MAGIC, RECORD_BATCH_OVERHEAD, read_header
+from rayka.gateway.server.segment_files import SegmentFile, SegmentFiles, SegmentGone
+from rayka.storage.format.batch import MAGIC, RECORD_BATCH_OVERHEAD, BatchHeader, read_header
 from rayka.types import FileSlice, TopicPartition
 
 LEAST_BYTES = 262_144
@@ -33,6 +33,14 @@ class Piece(NamedTuple):
     record_count: int
 
 
+class Landmark(NamedTuple):
+    """What tells a batch from all others: its position in the file, its offset and its CRC."""
+
+    position: int
+    base_offset: int
+    crc: int
+
+
 class StoredBatches(NamedTuple):
     """Whole record batches, in the file in which they lie. See `RecordBatches`; no aborted transactions are in them."""
 
@@ -44,6 +52,8 @@ class StoredBatches(NamedTuple):
     file: SegmentFile | None = None
     """Open only while a table is made: the disk needs the blocks of deleted segments."""
     topic_id: uuid.UUID | None = None
+    landmarks: tuple[Landmark, ...] = ()
+    """The first batch and the last one that were there."""
 
     @property
     def size(self) -> int:
@@ -61,6 +71,18 @@ class StoredBatches(NamedTuple):
     def opened(self, files: SegmentFiles) -> StoredBatches:
         """With the open file. Raises SegmentGone, OSError."""
         return self._replace(file=files.open(self.source))
+
+    def ensure_same(self) -> None:
+        """Raise SegmentGone if the open file is not the one that was found, or OSError. May wait for the disk.
+
+        Compaction puts another file in the place of one, and after the next time that may have the same number too.
+        """
+        assert self.file is not None
+        room = memoryview(bytearray(RECORD_BATCH_OVERHEAD))
+        for landmark in self.landmarks:
+            self.file.read_into(room, landmark.position)
+            if _landmark(landmark.position, read_header(room)) != landmark:
+                raise SegmentGone(f"{self.source.path} is another file, or has other batches")
 
 
 FetchedBatches: TypeAlias = RecordBatches | StoredBatches
@@ -96,7 +118,7 @@ def find_stored(
     if source.size < LEAST_BYTES:
         return None
     room, pieces = memoryview(bytearray(RECORD_BATCH_OVERHEAD)), [Piece(position, 0, 0)]
-    next_offset, count = fetch_offset, 0
+    next_offset, count, landmarks = fetch_offset, 0, tuple[Landmark, ...]()
     while position + RECORD_BATCH_OVERHEAD <= end:
         if may_wait:
             file.read_into(room, position)
@@ -116,9 +138,15 @@ def find_stored(
             pieces.append(Piece(position, 0, 0))
         start, size_before, records_before = pieces[-1]
         pieces[-1] = Piece(start, size_before + size, records_before + max(header.record_count, 0))
+        landmarks = *landmarks[:1], _landmark(position, header)
         position, next_offset, count = position + size, header.next_offset, count + 1
         if count > _FEW_BATCHES and count * _LARGE_BATCH > position - source.position:
             return None
     if not count:
         return None
-    return StoredFetch(StoredBatches(topic_partition, source, pieces, fetch_offset, next_offset))
+    found = StoredBatches(topic_partition, source, pieces, fetch_offset, next_offset, landmarks=landmarks)
+    return StoredFetch(found)
+
+
+def _landmark(position: int, header: BatchHeader) -> Landmark:
+    return Landmark(position, header.base_offset, header.crc)

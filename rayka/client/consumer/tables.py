@@ -48,7 +48,7 @@ def table_of(
     general way.
     """
     names = COLUMNS if columns is None else tuple(columns)
-    found = [batches for of_partition in polled.values() for batches in of_partition]
+    found = [*_same(polled)]
     first, second = (found, []) if helper is None else _split(found)
     most_bytes = _MOST_BYTES // 2 if second else _MOST_BYTES
     begin = partial(_Part, names=names, check_crcs=check_crcs, allocate=allocate, most_bytes=most_bytes)
@@ -82,7 +82,7 @@ def first_part_of(
     """
     names = COLUMNS if columns is None else tuple(columns)
     reader, rest = ColumnsReader(names, _MOST_BYTES, allocate), dict[TopicPartition, int]()
-    for batches in (batches for of_partition in polled.values() for batches in of_partition):
+    for batches in _same(polled):
         if rest:
             rest.setdefault(batches.topic_partition, batches.position)
             continue
@@ -101,6 +101,14 @@ def first_part_of(
                 rest[batches.topic_partition] = next_offset
                 break
     return pa.Table.from_batches([reader.finish()]), rest
+
+
+def _same(polled: Mapping[TopicPartition, Iterable[FetchedBatches]]) -> Iterator[FetchedBatches]:
+    """All batches. Raises SegmentGone, OSError for those whose file is another one now."""
+    for batches in (batches for of_partition in polled.values() for batches in of_partition):
+        if isinstance(batches, StoredBatches):
+            batches.ensure_same()
+        yield batches
 
 
 def _loaded(batches: FetchedBatches) -> Iterator[memoryview]:

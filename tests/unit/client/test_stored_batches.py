@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
@@ -222,6 +222,23 @@ def test_a_file_that_became_shorter_is_found(tmp_path: Path, files: SegmentFiles
     os.truncate(source.path, ROOM_BEFORE + int(source.size * left))
     with pytest.raises(SegmentGone, match="ends before"):
         table_of({EVENTS: [found]}, None, check_crcs=True)
+
+
+@pytest.mark.parametrize("kept", [[*range(5, 25)], [0, *range(6, 25)]], ids=["not the first", "the first"])
+@pytest.mark.parametrize("make", [table_of, first_part_of])
+def test_a_file_with_the_name_and_number_of_the_one_before_is_found(
+    tmp_path: Path, files: SegmentFiles, kept: list[int], make: Callable[..., object]
+) -> None:
+    """Compaction puts another file in the place of one, and a file system gives a number again. Their batches may also
+    begin at the same positions: then records would be skipped, and others would come twice.
+    """
+    batches = [at_offset(build_batch(records(60, 1000)), 100 * number) for number in range(25)]
+    found = stored(files, written(tmp_path, batches[:10]))
+    files.close()
+    source = written(tmp_path, [batches[number] for number in kept])
+    assert source.inode == found.source.inode
+    with pytest.raises(SegmentGone, match="another file"):
+        make({EVENTS: [found]}, None, check_crcs=True)
 
 
 def test_headers_that_count_too_many_records_reserve_no_memory(tmp_path: Path, files: SegmentFiles) -> None:
