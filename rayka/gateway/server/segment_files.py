@@ -126,7 +126,8 @@ class SegmentFile:
     def read_ahead(self, position: int, size: int) -> None:
         """Have the system get these bytes from the disk; it does so while others wait for the first of them."""
         if _ADVISES:
-            os.posix_fadvise(self.descriptor, position, size, os.POSIX_FADV_WILLNEED)
+            with contextlib.suppress(OSError):  # who reads the bytes will see
+                os.posix_fadvise(self.descriptor, position, size, os.POSIX_FADV_WILLNEED)
 
     def send(self, endpoint: int, position: int, size: int) -> int:
         """Send to a socket without copying; return how many bytes it took. Raises BlockingIOError if it takes none,

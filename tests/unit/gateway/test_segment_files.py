@@ -271,3 +271,16 @@ def test_a_small_slice_is_read_from_an_open_file_only(tmp_path: Path) -> None:
     assert not files.read_small(here._replace(position=8), memoryview(target)), "the file ends before that"
     assert not files.read_small(here._replace(inode=here.inode + 1), memoryview(target)), "another file has the name"
     files.close()
+
+
+def test_a_system_that_takes_no_advice_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a sandbox."""
+
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    (tmp_path / "a.log").write_bytes(b"0123")
+    file = SegmentFile(str(tmp_path / "a.log"))
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    file.read_ahead(0, 4)
+    assert file.read(4, 0) == b"0123"
