@@ -157,6 +157,16 @@ class LoopThread:
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
 
 
+async def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """As `asyncio.to_thread`, but where no thread can be started the call is gone: see `Threads`."""
+    calls = [functools.partial(call, *args, **kwargs)]
+    try:
+        return await asyncio.to_thread(_make_last, calls)
+    except RuntimeError:
+        calls.clear()
+        raise
+
+
 async def in_time(asked: Awaitable[T], timeout_s: float, whom: str) -> T:
     """The answer. Raises REQUEST_TIMED_OUT if it does not come in time; what was asked may be done all the same."""
     try:

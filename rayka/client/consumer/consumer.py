@@ -18,7 +18,7 @@ from rayka.client.consumer.read_buffers import TableBuffers
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.consumer.stored import FetchedBatches
-from rayka.client.loop import AsyncClosing, at_home
+from rayka.client.loop import AsyncClosing, at_home, in_thread
 from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -127,7 +127,7 @@ class AsyncConsumer(AsyncClosing):
         polled = await self.take(self.taking_table, timeout_ms) or {}
         self.pending.end_delivery(polled)
         try:
-            table, rest = await asyncio.to_thread(self.table_of, polled, columns)
+            table, rest = await in_thread(self.table_of, polled, columns)
             if rest:
                 await self.give_back(polled, rest)
         except BaseException as error:

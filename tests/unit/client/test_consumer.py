@@ -181,6 +181,34 @@ def test_records_come_again_when_no_table_was_made_of_them(cluster: Cluster, mon
     assert asyncio.run(asyncio.wait_for(in_asyncio(), 60)) == [0, 1, 2]
 
 
+def test_a_table_for_which_no_thread_can_be_started_is_not_made_later(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records were given back. Until then it would keep their memory, and deleted segments open."""
+    fill(cluster, 3)
+    make, made = tables.table_of, []
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def count(*arguments: Any) -> Any:
+        made.append(arguments)
+        return make(*arguments)
+
+    async def main() -> list[int]:
+        async with cluster.async_consumer(auto_offset_reset="earliest") as consumer:
+            await consumer.assign([EVENTS])
+            with monkeypatch.context() as limited:
+                limited.setattr(threading.Thread, "start", no_thread)
+                with pytest.raises(RuntimeError, match="new thread"):
+                    await consumer.poll_table(30_000)
+            return (await consumer.poll_table(30_000))["offset"].to_pylist()
+
+    monkeypatch.setattr(tables, "table_of", count)
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == [0, 1, 2]
+    assert len(made) == 1
+
+
 def test_other_partitions_lose_nothing_if_one_is_given_up_while_a_table_is_made(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
