@@ -76,6 +76,8 @@ class AsyncConsumer(AsyncClosing):
         self._table_buffers = TableBuffers()
         self._tables_of_one = 0
         """So many of the next tables get one fetch, of one partition."""
+        self._being_made: list[Mapping[TopicPartition, int]] = []
+        """Where the records begin of each table that another thread makes: the program has not received them."""
         self._filled_s = 0.0
         self._fill_limit = self.config.max_poll_records
 
@@ -125,6 +127,8 @@ class AsyncConsumer(AsyncClosing):
         `poll`. Needs pyarrow (`rayka[columns]`).
         """
         polled = await self.take(self.taking_table, timeout_ms) or {}
+        being_made = unread(polled)
+        self._being_made.append(being_made)
         self.pending.end_delivery(polled)
         try:
             table, rest = await in_thread(self.table_of, polled, columns)
@@ -133,6 +137,8 @@ class AsyncConsumer(AsyncClosing):
         except BaseException as error:
             await self.give_back(polled, is_unreadable=isinstance(error, OSError))
             return self.table_after(error, columns)
+        finally:
+            self._being_made.remove(being_made)
         return table
 
     @at_home
@@ -398,6 +404,12 @@ class AsyncConsumer(AsyncClosing):
 
     def _position(self, state: AssignedPartition) -> int | None:
         return self.pending.first_offsets().get(state.topic_partition, state.position)
+
+    def _received(self, state: AssignedPartition) -> int | None:
+        """Behind what the program has received: the position, or where a table begins that is being made."""
+        position, partition = self._position(state), state.topic_partition
+        begins = [each[partition] for each in [*self._being_made] if partition in each]
+        return None if position is None else min([position, *begins])
 
     def _reposition(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
         """Seek, and drop records that iteration has not returned."""

@@ -87,13 +87,14 @@ class CommittingConsumer(AsyncConsumer):
             raise
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Behind what was given out; not those in a topic that was deleted, and maybe replaced by another of its name.
+        """Behind what the program has received; not those in a topic that was deleted, and maybe replaced by another of
+        its name.
 
         Without the topic's id such an offset would count for the next topic of that name.
         """
         topics = self._broker.image.topics
         positions = {
-            state.topic_partition: self._position(state)
+            state.topic_partition: self._received(state)
             for state in list(self._fetcher.partitions.values())
             if (topic := topics.get(state.topic_partition.topic)) is not None and topic.topic_id == state.topic_id
         }

@@ -744,3 +744,28 @@ def test_a_commit_while_a_table_is_made_leaves_its_records_to_the_group(
         assert consumer.poll_table(30_000)["offset"].to_pylist() == [0, 1]
         consumer.commit()
         assert consumer.committed(place).offset == 2
+
+
+def test_a_commit_of_another_task_while_a_table_is_made_leaves_its_records_to_the_group(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that commits every few seconds."""
+    write(cluster, 8)
+    place = TopicPartition("events", 0)
+
+    async def main() -> None:
+        async with cluster.async_consumer("readers", **SETTINGS, enable_auto_commit=False) as consumer:
+
+            def commit_and_fail(*_: Any) -> None:
+                assert asyncio.run(consumer.commit())[place].offset == 0
+                raise MemoryError
+
+            await consumer.assign([place])
+            with monkeypatch.context() as patched:
+                patched.setattr(tables, "table_of", commit_and_fail)
+                with pytest.raises(MemoryError):
+                    await consumer.poll_table(30_000)
+            assert (await consumer.poll_table(30_000))["offset"].to_pylist() == [0, 1]
+            assert (await consumer.commit())[place].offset == 2
+
+    asyncio.run(asyncio.wait_for(main(), 60))
