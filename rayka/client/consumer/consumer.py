@@ -76,8 +76,9 @@ class AsyncConsumer(AsyncClosing):
         self._table_buffers = TableBuffers()
         self._tables_of_one = 0
         """So many of the next tables get one fetch, of one partition."""
-        self._being_made: list[Mapping[TopicPartition, int]] = []
-        """Where the records begin of each table that another thread makes: the program has not received them."""
+        self._being_made: list[dict[TopicPartition, int]] = []
+        """Where the records begin of each table that another thread makes: the program has not received them, nor has
+        it said since where to continue."""
         self._filled_s = 0.0
         self._fill_limit = self.config.max_poll_records
 
@@ -133,9 +134,10 @@ class AsyncConsumer(AsyncClosing):
         try:
             table, rest = await in_thread(self.table_of, polled, columns)
             if rest:
-                await self.give_back(polled, rest)
+                await self.give_back(polled, {each: rest[each] for each in rest if each in being_made})
         except BaseException as error:
-            await self.give_back(polled, is_unreadable=isinstance(error, OSError))
+            left = {each: polled[each] for each in [*being_made]}
+            await self.give_back(left, is_unreadable=isinstance(error, OSError))
             return self.table_after(error, columns)
         finally:
             self._being_made.remove(being_made)
@@ -164,19 +166,19 @@ class AsyncConsumer(AsyncClosing):
         if not isinstance(offset, int) or offset < 0:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"offset must be an int, 0 or more, not {offset!r}")
         state = self._state(partition)
-        self._reposition(state, partial(state.seek, offset))
+        self._continue(state, partial(state.seek, offset))
 
     @at_home
     async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Continue at the log start offset; in all partitions if none is named."""
         for state in self._states(partitions):
-            self._reposition(state, partial(state.seek_by, OffsetSpec.EARLIEST))
+            self._continue(state, partial(state.seek_by, OffsetSpec.EARLIEST))
 
     @at_home
     async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
         """Continue at the current end; in all partitions if none is named."""
         for state in self._states(partitions):
-            self._reposition(state, partial(state.seek_by, OffsetSpec.LATEST))
+            self._continue(state, partial(state.seek_by, OffsetSpec.LATEST))
 
     @at_home
     async def position(self, partition: tuple[str, int], timeout_ms: float = _CALL_TIMEOUT_MS) -> int:
@@ -410,6 +412,12 @@ class AsyncConsumer(AsyncClosing):
         position, partition = self._position(state), state.topic_partition
         begins = [each[partition] for each in [*self._being_made] if partition in each]
         return None if position is None else min([position, *begins])
+
+    def _continue(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
+        """Continue where the program wants, also if a table that is being made fails."""
+        for being_made in self._being_made:
+            being_made.pop(state.topic_partition, None)
+        self._reposition(state, seek)
 
     def _reposition(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
         """Seek, and drop records that iteration has not returned."""

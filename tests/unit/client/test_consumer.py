@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import os
@@ -33,6 +34,7 @@ from rayka.client.consumer.sequence import ConsumerRecords, MadeRecords
 from rayka.client.settings import ConsumerConfig, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server import segment_files
+from rayka.storage.columns.read import ColumnsTooLarge
 from rayka.storage.format.batch import iter_headers, seal
 from rayka.storage.format.records import read_batch
 from rayka.testing import wait_until
@@ -207,6 +209,31 @@ def test_a_table_for_which_no_thread_can_be_started_is_not_made_later(
     monkeypatch.setattr(tables, "table_of", count)
     assert asyncio.run(asyncio.wait_for(main(), 60)) == [0, 1, 2]
     assert len(made) == 1
+
+
+@pytest.mark.parametrize("how", ["fails", "gets too large"])
+def test_another_task_may_seek_while_a_table_is_made(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    fill(cluster, 3)
+    make = tables.table_of
+
+    async def run() -> list[int]:
+        async with cluster.async_consumer(auto_offset_reset="earliest") as consumer:
+
+            def seek_and_fail(*_: Any) -> None:
+                asyncio.run(consumer.seek(EVENTS, 2))
+                raise MemoryError if how == "fails" else ColumnsTooLarge
+
+            await consumer.assign([EVENTS])
+            with monkeypatch.context() as patched:
+                patched.setattr(tables, "table_of", seek_and_fail)
+                patched.setattr(tables, "first_part_of", lambda *arguments: (make(*arguments), {EVENTS: 1}))
+                with contextlib.suppress(MemoryError):
+                    await consumer.poll_table(30_000)
+            return (await consumer.poll_table(30_000))["offset"].to_pylist()
+
+    assert asyncio.run(asyncio.wait_for(run(), 60)) == [2]
 
 
 def test_other_partitions_lose_nothing_if_one_is_given_up_while_a_table_is_made(
