@@ -54,7 +54,11 @@ def connect(address: str) -> Any:
 
 
 def timed(work: Callable[[], int]) -> Figures:
-    """The rate of `work`, which returns a number of records, and the processor time of this process meanwhile."""
+    """The rate of `work`, which returns a number of records, and the processor time of this process meanwhile.
+
+    Ray starts a worker for each that gets a task or an actor: that takes a processor for a second or two.
+    """
+    machine.settle()
     while held:
         held.pop().close()
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
