@@ -62,9 +62,9 @@ def _busy_s(wait_s: float) -> float:
 
 
 def _used_s() -> float:
-    """The processor seconds since the start, without idle times and waits for disks, which are the fourth and fifth."""
-    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    return (sum(ticks) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK")
+    """The processor seconds since the start in programs and the kernel; between their columns are idle and iowait."""
+    user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split(maxsplit=8)[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def rates(directory: Path) -> str:

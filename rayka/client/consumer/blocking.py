@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rayka.client.consumer.consumer import AsyncConsumer
+from rayka.client.consumer.consumer import UNREADABLE, AsyncConsumer
 from rayka.client.consumer.pending import Polled
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
@@ -75,10 +75,12 @@ class Consumer(Shell[AsyncConsumer], Closing):
             try:
                 table, rest = self._core.table_of(polled, columns)
                 if rest:
-                    self._loop.run(self._core.give_back(polled, rest))
+                    self._loop.run(self._core.give_back(polled, polled, rest))
                 self._core.pending.end_delivery(polled)  # only now: another thread may commit, or close the consumer
             except BaseException as error:
-                self._loop.run(self._core.give_back(polled, is_unreadable=isinstance(error, OSError)))
+                self._loop.run(self._core.give_back(polled, polled, is_unreadable=isinstance(error, OSError)))
+                if not isinstance(error, UNREADABLE):
+                    raise
                 return self._core.table_after(error, columns)
             return table
 

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.offsets import look_up
-from rayka.client.consumer.pending import PendingRecords, Polled, unread
+from rayka.client.consumer.pending import PendingRecords, Polled, TablesBeingMade, unread
 from rayka.client.consumer.positions import AssignedPartition, require_topic_partition
 from rayka.client.consumer.read_buffers import TableBuffers
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
@@ -34,6 +35,8 @@ _CALL_TIMEOUT_MS = 30_000
 _QUICK_S = 0.1
 _TABLE_BYTES = 16 << 20
 """A table gets no more fetches than make so much: while it is decoded, the next ones are read."""
+UNREADABLE = (OSError, SegmentGone)
+"""Errors of a file with records, which are fetched again then."""
 
 T = TypeVar("T")
 Fetched = TypeVar("Fetched", bound=Mapping[TopicPartition, Any])
@@ -54,7 +57,8 @@ class OffsetAndTimestamp(NamedTuple):
 class AsyncConsumer(AsyncClosing):
     """Reads partitions that the program assigns; for asyncio, in any event loop.
 
-    It lives in the loop that `broker` belongs to: `home`, or else the running one. Settings: see `ConsumerConfig`.
+    It lives in the loop that `broker` belongs to: `home`, or else the running one. One task at a time should poll or
+    iterate; others may seek and commit meanwhile. Settings: see `ConsumerConfig`.
     Raises INVALID_CONFIG for an unknown setting or a bad value.
     """
 
@@ -69,16 +73,14 @@ class AsyncConsumer(AsyncClosing):
         self.home = home or asyncio.get_running_loop()
         self._broker = broker
         self._fetcher = Fetcher(broker, self.config, self.home)
-        self._fetcher.on_recreated = self._drop_pending
+        self._fetcher.on_recreated = self._recreated
         self.end_fetches = self._fetcher.close
         self._is_closed = self._is_woken = False
         self.pending = PendingRecords()
         self._table_buffers = TableBuffers()
         self._tables_of_one = 0
         """So many of the next tables get one fetch, of one partition."""
-        self._being_made: list[dict[TopicPartition, int]] = []
-        """Where the records begin of each table that another thread makes: the program has not received them, nor has
-        it said since where to continue."""
+        self._being_made = TablesBeingMade()
         self._filled_s = 0.0
         self._fill_limit = self.config.max_poll_records
 
@@ -93,7 +95,7 @@ class AsyncConsumer(AsyncClosing):
         wanted = [self._require_valid(partition) for partition in partitions]
         self._require_open()
         self._fetcher.assign(wanted)
-        self.pending.keep(self._fetcher.partitions.__contains__)
+        self._forget_pending()
 
     @at_home
     async def assignment(self) -> set[TopicPartition]:
@@ -128,37 +130,49 @@ class AsyncConsumer(AsyncClosing):
         `poll`. Needs pyarrow (`rayka[columns]`).
         """
         polled = await self.take(self.taking_table, timeout_ms) or {}
-        being_made = unread(polled)
-        self._being_made.append(being_made)
-        self.pending.end_delivery(polled)
-        try:
-            table, rest = await in_thread(self.table_of, polled, columns)
-            if rest:
-                await self.give_back(polled, {each: rest[each] for each in rest if each in being_made})
-        except BaseException as error:
-            left = {each: polled[each] for each in [*being_made]}
-            await self.give_back(left, is_unreadable=isinstance(error, OSError))
-            return self.table_after(error, columns)
-        finally:
-            self._being_made.remove(being_made)
+        pending = self.pending.polled
+        taken = {each: offset for each, offset in unread(polled).items() if pending.get(each) == offset}
+        with self._being_made.making(taken) as begun:
+            self.pending.end_delivery(polled)
+            try:
+                table, rest = await in_thread(self.table_of, polled, columns)
+                if rest:
+                    await self.give_back(polled, begun, rest)
+            except BaseException as error:
+                await self.give_back(polled, begun, is_unreadable=isinstance(error, OSError))
+                if not isinstance(error, UNREADABLE):
+                    raise
+                return self.table_after(error, columns)
         return table
 
     @at_home
     async def give_back(
         self,
         polled: Mapping[TopicPartition, Sequence[FetchedBatches]],
+        wanted: Container[TopicPartition],
         rest: Mapping[TopicPartition, int] | None = None,
         is_unreadable: bool = False,
     ) -> None:
         """Return batches that nobody has received to the fetcher: those from the offsets in `rest` on, or all if no
-        table was made of them. Not if a partition is not assigned any more, or is that of another topic of this name.
+        table was made of them. Only of `wanted` partitions, and not if a partition is not assigned any more, is that of
+        another topic of this name, or goes on before them.
         """
-        states = self._fetcher.partitions
         if rest is None:
             rest = unread(polled)
-            self._tables_of_one = len(states)  # what can't be read keeps no other partition from being read
-        same = {each for each in rest if each in states and states[each].topic_id == polled[each][0].topic_id}
-        self._return({each: offset for each, offset in rest.items() if each in same}, is_unreadable)
+            self._tables_of_one = len(self._fetcher.partitions)  # what can't be read keeps no other from being read
+        offsets = {
+            each: offset
+            for each, offset in rest.items()
+            if each in wanted and self._is_behind(each, offset, polled[each][0].topic_id)
+        }
+        self._return(offsets, is_unreadable)
+
+    def _is_behind(self, partition: TopicPartition, offset: int, topic_id: uuid.UUID | None) -> bool:
+        """Whether the partition of this topic is read, and goes on at or behind this offset."""
+        state = self._fetcher.partitions.get(partition)
+        if state is None or state.topic_id != topic_id:
+            return False
+        return state.position is None or offset <= state.position
 
     @at_home
     async def seek(self, partition: tuple[str, int], offset: int) -> None:
@@ -294,10 +308,8 @@ class AsyncConsumer(AsyncClosing):
     async def fill(self) -> bool:
         """Put the next records into `pending`, for iteration; False when `consumer_timeout_ms` is over."""
         while not self.pending:
-            records = await self._wait(self._take_some, self.config.consumer_timeout_ms)
-            if not records:
+            if not await self._wait(self._take_some, self.config.consumer_timeout_ms):
                 return False
-            self.pending.add(records)
         return True
 
     def __aiter__(self) -> Self:
@@ -324,9 +336,7 @@ class AsyncConsumer(AsyncClosing):
         return tables.first_part_of(*how)
 
     def table_after(self, error: BaseException, columns: Sequence[str] | None) -> pa.Table:
-        """An empty table if the records could not be read from their file: they are fetched again. Else the error."""
-        if not isinstance(error, (OSError, SegmentGone)):
-            raise error
+        """An empty table: the records could not be read from their file, and are fetched again."""
         logger.info("%s; fetching again", error)
         return self.table_of({}, columns)[0]
 
@@ -356,7 +366,12 @@ class AsyncConsumer(AsyncClosing):
 
     def _taken(self, take: Callable[[], Polled]) -> Polled:
         self._return_pending()
-        return self.pending.begin_delivery(take())
+        with self.pending.taking(self._positions_now()):
+            return self.pending.begin_delivery(take())
+
+    def _positions_now(self) -> dict[TopicPartition, int]:
+        states = self._fetcher.partitions.values()
+        return {state.topic_partition: state.position for state in states if state.position is not None}
 
     async def _wait(self, take: Callable[[], Fetched], timeout_ms: float | None) -> Fetched:
         """What `take` returns as soon as that is not empty, or at the deadline."""
@@ -382,10 +397,12 @@ class AsyncConsumer(AsyncClosing):
         return max_records
 
     def _take_some(self) -> dict[TopicPartition, ConsumerRecords]:
-        """For iteration: `max_poll_records`, and more while the program takes them quickly."""
+        """Put the next records into `pending`: `max_poll_records`, and more while the program takes them quickly."""
         self._fetcher.check_topic_ids()
         self._return(self.pending.polled)
-        taken = self._fetcher.take(self._fill_limit)
+        with self.pending.taking(self._positions_now()):
+            taken = self._fetcher.take(self._fill_limit)
+            self.pending.add(taken)
         if taken:
             now_s, least = time.monotonic(), self.config.max_poll_records
             is_quick = now_s - self._filled_s < _QUICK_S
@@ -405,18 +422,17 @@ class AsyncConsumer(AsyncClosing):
             self._reposition(state, partial(seek, offset))
 
     def _position(self, state: AssignedPartition) -> int | None:
-        return self.pending.first_offsets().get(state.topic_partition, state.position)
+        position = state.position  # first, as what is taken is pending before this changes
+        return self.pending.first_offsets().get(state.topic_partition, position)
 
     def _received(self, state: AssignedPartition) -> int | None:
         """Behind what the program has received: the position, or where a table begins that is being made."""
         position, partition = self._position(state), state.topic_partition
-        begins = [each[partition] for each in [*self._being_made] if partition in each]
-        return None if position is None else min([position, *begins])
+        return None if position is None else self._being_made.first_offset(partition, position)
 
     def _continue(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
         """Continue where the program wants, also if a table that is being made fails."""
-        for being_made in self._being_made:
-            being_made.pop(state.topic_partition, None)
+        self._being_made.keep(lambda partition: partition != state.topic_partition)
         self._reposition(state, seek)
 
     def _reposition(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
@@ -424,6 +440,16 @@ class AsyncConsumer(AsyncClosing):
         seek()
         self._drop_pending(state.topic_partition)
         self._fetcher.pump()
+
+    def _forget_pending(self) -> None:
+        """Drop what belongs to partitions that are not assigned any more."""
+        is_assigned = self._fetcher.partitions.__contains__
+        self.pending.keep(is_assigned)
+        self._being_made.keep(is_assigned)
+
+    def _recreated(self, topic_partition: TopicPartition) -> None:
+        self._being_made.keep(lambda partition: partition != topic_partition)
+        self._drop_pending(topic_partition)
 
     def _drop_pending(self, topic_partition: TopicPartition) -> None:
         self.pending.keep(lambda partition: partition != topic_partition)

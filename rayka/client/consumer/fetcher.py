@@ -406,11 +406,17 @@ class Fetcher:
             return
         if state.round == asked_in_round:
             state.is_fetching = False
-            try:
-                self._have_found(state, result, reading.result())
-            except Exception as error:  # of the disk, or say for lack of memory
+            if error := reading.exception():  # of the disk; to raise it would make a cycle, which keeps the file open
                 self._read_again(state, error)
+            else:
+                self._keep_found(state, result, reading.result())
         self.pump()
+
+    def _keep_found(self, state: AssignedPartition, result: FetchResult, found: Found) -> None:
+        try:
+            self._have_found(state, result, found)
+        except Exception as error:  # say for lack of memory
+            self._read_again(state, error)
 
     def _have_found(self, state: AssignedPartition, result: FetchResult, found: Found) -> None:
         """Keep what was read. What stays in its file is fetched again if meanwhile no tables are wanted any more."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
@@ -53,12 +54,19 @@ class PendingRecords:
         """Append what a fetcher gave, partition by partition."""
         self._waiting.extend((partition, records) for partition, records in taken.items() if records)
 
+    @contextlib.contextmanager
+    def taking(self, positions: Mapping[TopicPartition, int]) -> Iterator[None]:
+        """While records are taken from these positions on, all of them count as pending: another thread may commit."""
+        marked = self.polled = dict(positions)
+        try:
+            yield
+        finally:
+            if self.polled is marked:
+                self.polled = {}
+
     def begin_delivery(self, polled: Polled) -> Polled:
         """A poll has taken this; it is pending until `end_delivery`."""
-        for partition, records in polled.items():
-            self.polled[partition] = (
-                records.first_offset if isinstance(records, ConsumerRecords) else records[0].position
-            )
+        self.polled = _beginnings(polled)
         return polled
 
     def end_delivery(self, polled: Mapping[TopicPartition, Any] | None) -> None:
@@ -66,8 +74,9 @@ class PendingRecords:
 
         If that is nothing, what an earlier poll took stays pending: during a rebalance a poll takes nothing back.
         """
-        if polled:
-            self.polled.clear()
+        for partition, offset in _beginnings(polled or {}).items():
+            if self.polled.get(partition) == offset:  # else another poll has taken since
+                self.polled.pop(partition, None)
 
     def popleft(self) -> ConsumerRecord:
         """The next record. Raises IndexError where `make` makes none."""
@@ -118,9 +127,10 @@ class PendingRecords:
 
     def first_offsets(self) -> dict[TopicPartition, int]:
         """The offset of the next record of each partition that has one."""
+        polled = dict(self.polled)  # first, as what is taken is put into `_waiting` before it is none of these
         waiting, made = [*self._waiting], [*islice(self.made, 1)]  # the caller's thread may take some meanwhile
         offsets = {partition: records.first_offset for partition, records in reversed(waiting)}
-        return offsets | {record.topic_partition: record.offset for record in made} | self.polled
+        return offsets | {record.topic_partition: record.offset for record in made} | polled
 
     def keep(self, is_wanted: Callable[[TopicPartition], bool]) -> None:
         """Drop the records of all other partitions."""
@@ -140,6 +150,45 @@ class PendingRecords:
         self.polled.clear()
 
 
+def _beginnings(polled: Mapping[TopicPartition, Any]) -> dict[TopicPartition, int]:
+    return {
+        partition: records.first_offset if isinstance(records, ConsumerRecords) else records[0].position
+        for partition, records in polled.items()
+    }
+
+
 def unread(polled: Mapping[TopicPartition, Sequence[FetchedBatches]]) -> dict[TopicPartition, int]:
     """The position of each partition before its batches were taken."""
     return {partition: batches[0].position for partition, batches in polled.items()}
+
+
+class TablesBeingMade:
+    """Where the records begin of the tables that other threads make.
+
+    The program has not received them, nor has it said since where to continue in their partitions. Any thread may ask.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[int, dict[TopicPartition, int]] = {}
+
+    @contextlib.contextmanager
+    def making(self, offsets: Mapping[TopicPartition, int]) -> Iterator[Mapping[TopicPartition, int]]:
+        """While a table with records from these offsets on is made. Gives those that still count."""
+        begun = dict(offsets)
+        self._begun[id(begun)] = begun
+        try:
+            yield begun
+        finally:
+            del self._begun[id(begun)]
+
+    def keep(self, is_wanted: Callable[[TopicPartition], bool]) -> None:
+        """In all other partitions they say nothing any more about where to continue."""
+        for begun in [*self._begun.values()]:
+            for partition in [*begun]:
+                if not is_wanted(partition):
+                    begun.pop(partition, None)
+
+    def first_offset(self, partition: TopicPartition, position: int) -> int:
+        """The first offset of a partition that one has, or `position` if none has an earlier one."""
+        offsets = [begun.get(partition) for begun in [*self._begun.values()]]
+        return min([position, *(offset for offset in offsets if offset is not None)])

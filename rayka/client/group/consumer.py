@@ -241,7 +241,7 @@ class AsyncGroupConsumer(CommittingConsumer):
     def filling(self) -> PendingRecords:
         """For `next_event`: what iteration has left, or more."""
         if not self.pending:
-            self.pending.add(self._take_some())
+            self._take_some()
         self.pending.until_s = time.monotonic() + self._iteration_s
         return self.pending
 
@@ -264,9 +264,6 @@ class AsyncGroupConsumer(CommittingConsumer):
         new = [partition for partition in wanted if partition not in self._fetcher.partitions]
         self._fetcher.assign(wanted, await self._commits.begin(new))
         self._forget_pending()
-
-    def _forget_pending(self) -> None:
-        self.pending.keep(self._fetcher.partitions.__contains__)
 
     async def _poll_events(self, take: Callable[[], T], deadline_s: float | None) -> T | None:
         while isinstance(event := await self.next_event(take, deadline_s), RebalanceCallback):

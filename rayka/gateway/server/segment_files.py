@@ -10,12 +10,13 @@ one is open, the disk does not get its blocks back.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import os
+import queue
 import time
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from weakref import WeakValueDictionary
 
 from rayka.gateway.server.page_cache import is_cached
@@ -25,7 +26,8 @@ from rayka.types import FileSlice
 _MAX_OPEN_FILES = 256
 _LOOK_S = 1.0
 """The shortest time between two searches for deleted files."""
-_closing = ThreadPoolExecutor(1, thread_name_prefix="rayka-close")
+_to_close: queue.SimpleQueue[int] = queue.SimpleQueue()
+_closing = _thread.allocate_lock()
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _ADVISES = hasattr(os, "posix_fadvise")
 
@@ -47,13 +49,19 @@ class _Descriptor:
         self.number = number
 
     def __del__(self) -> None:
-        """Close it, in a thread if it is the last of a deleted file: to free the blocks may take long."""
-        numbers = [self.number]
-        if self.is_of_deleted_file:
-            with contextlib.suppress(RuntimeError):  # the interpreter ends, or no thread can be started
-                _closing.submit(_close, numbers)
-                return
-        _close(numbers)  # a thread that starts later may get the call all the same
+        """Close it, in a thread if it is the last of a deleted file: to free the blocks may take long.
+
+        That thread is started without the locks of Python's executors. Whoever runs this may hold them: the collector
+        comes at any time.
+        """
+        if not self.is_of_deleted_file:
+            os.close(self.number)
+            return
+        _to_close.put(self.number)
+        try:
+            _thread.start_new_thread(_close_deleted, ())
+        except RuntimeError:  # the interpreter ends, or no thread can be started
+            _close_deleted()
 
     @property
     def is_of_deleted_file(self) -> bool:
@@ -64,10 +72,18 @@ class _Descriptor:
             return True
 
 
-def _close(numbers: list[int]) -> None:
-    """Close a descriptor, if nobody has taken its number out of the list: by now it may be that of another file."""
-    with contextlib.suppress(IndexError):
-        os.close(numbers.pop())
+def _close_deleted() -> None:
+    """Close the descriptors of deleted files, unless another thread does."""
+    while not _to_close.empty() and _closing.acquire(blocking=False):
+        try:
+            while True:
+                number = _to_close.get_nowait()
+                with contextlib.suppress(OSError):  # of a disk that has failed; the number is free all the same
+                    os.close(number)
+        except queue.Empty:
+            pass
+        finally:
+            _closing.release()
 
 
 class SegmentFile:

@@ -29,7 +29,7 @@ from rayka.client.consumer.consumer import AsyncConsumer, WakeupError
 from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.pending import PendingRecords
 from rayka.client.consumer.positions import AssignedPartition
-from rayka.client.consumer.records import ConsumerRecord
+from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords, MadeRecords
 from rayka.client.settings import ConsumerConfig, configure
 from rayka.errors import ErrorCode, RaykaError
@@ -234,6 +234,73 @@ def test_another_task_may_seek_while_a_table_is_made(
             return (await consumer.poll_table(30_000))["offset"].to_pylist()
 
     assert asyncio.run(asyncio.wait_for(run(), 60)) == [2]
+
+
+@pytest.mark.parametrize("when", ["take", "give_back"])
+def test_a_seek_of_another_task_holds_also_just_before_and_after_a_table_is_made(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    fill(cluster, 3)
+
+    async def run() -> list[int]:
+        async with cluster.async_consumer(auto_offset_reset="earliest") as consumer:
+            call = getattr(consumer, when)
+
+            async def seek_too(*arguments: Any, **named: Any) -> Any:
+                if when == "give_back":
+                    await consumer.seek(EVENTS, 2)
+                found = await call(*arguments, **named)
+                if when == "take":
+                    await consumer.seek(EVENTS, 2)
+                return found
+
+            def fail(*_: Any) -> None:
+                raise MemoryError
+
+            await consumer.assign([EVENTS])
+            with monkeypatch.context() as patched:
+                patched.setattr(consumer, when, seek_too)
+                patched.setattr(tables, "table_of", fail)
+                with pytest.raises(MemoryError):
+                    await consumer.poll_table(30_000)
+            return (await consumer.poll_table(30_000))["offset"].to_pylist()
+
+    assert asyncio.run(asyncio.wait_for(run(), 60)) == [2]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_tasks_whose_tables_fail_lose_no_records(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, order: tuple[int, int]
+) -> None:
+    """One of them has the records behind those of the other one, and may fail later."""
+    fill(cluster, 3000, batch_size=1000)
+    begun, may_fail = list[int](), [threading.Event(), threading.Event()]
+
+    def fail_late(polled: dict[TopicPartition, list[RecordBatches]], *_: Any) -> None:
+        number = len(begun)
+        begun.append(polled[EVENTS][0].position)
+        assert may_fail[number].wait(60)
+        raise MemoryError
+
+    async def run() -> int:
+        async with cluster.async_consumer(auto_offset_reset="earliest", max_partition_fetch_bytes=2000) as consumer:
+            await consumer.assign([EVENTS])
+            tasks = list[asyncio.Task[Any]]()
+            with monkeypatch.context() as patched:
+                patched.setattr(tables, "table_of", fail_late)
+                for number in range(2):
+                    tasks.append(asyncio.create_task(consumer.poll_table(30_000)))
+                    while len(begun) == number:
+                        await asyncio.sleep(0.001)
+                for number in order:
+                    may_fail[number].set()
+                    assert isinstance((await asyncio.gather(tasks[number], return_exceptions=True))[0], MemoryError)
+            assert begun[0] == 0 < begun[1]
+            assert await consumer.position(EVENTS) == 0
+            table = await consumer.poll_table(30_000)
+            return int(table["offset"][0].as_py())
+
+    assert asyncio.run(asyncio.wait_for(run(), 60)) == 0
 
 
 def test_other_partitions_lose_nothing_if_one_is_given_up_while_a_table_is_made(

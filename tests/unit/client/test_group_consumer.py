@@ -18,6 +18,7 @@ import pytest
 from rayka.client.cluster import Cluster
 from rayka.client.consumer import tables
 from rayka.client.consumer.consumer import WakeupError
+from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.group.blocking import GroupConsumer
 from rayka.client.group.coordinator import OffsetAndMetadata
@@ -744,6 +745,35 @@ def test_a_commit_while_a_table_is_made_leaves_its_records_to_the_group(
         assert consumer.poll_table(30_000)["offset"].to_pylist() == [0, 1]
         consumer.commit()
         assert consumer.committed(place).offset == 2
+
+
+@pytest.mark.parametrize("call", ["poll", "poll_batches", "poll_table", "iteration"])
+def test_a_commit_while_records_are_taken_leaves_them_to_the_group(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The position is behind them by then, but the program has not received them."""
+    write(cluster, 8)
+    place = TopicPartition("events", 0)
+    commits: list[Any] = []
+    take, take_batches = Fetcher.take, Fetcher._take_batches
+
+    def then_commit(taken: Any) -> Any:
+        """As another thread that does not wait for the loop."""
+        if taken and not commits:
+            thread = threading.Thread(target=lambda: commits.append(consumer.commit_async()))
+            thread.start()
+            thread.join(30)
+        return taken
+
+    monkeypatch.setattr(Fetcher, "take", lambda *arguments: then_commit(take(*arguments)))
+    monkeypatch.setattr(Fetcher, "_take_batches", lambda *arguments: then_commit(take_batches(*arguments)))
+    with cluster.consumer("readers", **SETTINGS, enable_auto_commit=False) as consumer:
+        consumer.assign([place])
+        if call == "iteration":
+            assert next(consumer).offset == 0
+        else:
+            assert getattr(consumer, call)(30_000)
+        assert commits[0].result(60)[place].offset == 0
 
 
 def test_a_commit_of_another_task_while_a_table_is_made_leaves_its_records_to_the_group(

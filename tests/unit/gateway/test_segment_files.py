@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
+import concurrent.futures.thread
 import errno
 import os
 import shutil
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -237,7 +238,7 @@ def test_a_descriptor_for_which_no_thread_can_be_started_is_closed_once(
         closed.append(descriptor)
         os.close(descriptor)
 
-    def no_thread(_: threading.Thread) -> None:
+    def no_thread(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     def deleted_file(name: str) -> SegmentFile:
@@ -247,16 +248,34 @@ def test_a_descriptor_for_which_no_thread_can_be_started_is_closed_once(
         return file
 
     monkeypatch.setattr(segment_files, "os", SimpleNamespace(**vars(os) | {"close": close}))
-    monkeypatch.setattr(segment_files, "_closing", ThreadPoolExecutor(1))
     first, second = deleted_file("1.log"), deleted_file("2.log")
     descriptors = [first.descriptor, second.descriptor]
     with monkeypatch.context() as limited:
-        limited.setattr(threading.Thread, "start", no_thread)
+        limited.setattr(_thread, "start_new_thread", no_thread)
         del first
     assert closed == descriptors[:1]
     del second
-    segment_files._closing.shutdown()
+    wait_until(lambda: len(closed) == 2, 30, "the second file is closed")
     assert closed == descriptors
+
+
+def test_a_deleted_file_can_be_dropped_while_an_executor_takes_a_call(tmp_path: Path) -> None:
+    """Executors hold a lock of the process then, and Python's collector may come."""
+    path = tmp_path / "0.log"
+    path.write_bytes(b"0123")
+    files = [SegmentFile(str(path))]
+    descriptor = files[0].descriptor
+    path.unlink()
+    is_dropped = threading.Event()
+
+    def drop() -> None:
+        with concurrent.futures.thread._global_shutdown_lock:
+            files.clear()
+        is_dropped.set()
+
+    threading.Thread(target=drop, daemon=True).start()
+    assert is_dropped.wait(30)
+    wait_until(lambda: not Path(f"/proc/self/fd/{descriptor}").exists(), 30, "the file is closed")
 
 
 def test_a_small_slice_is_read_from_an_open_file_only(tmp_path: Path) -> None:
