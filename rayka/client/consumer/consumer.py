@@ -422,8 +422,14 @@ class AsyncConsumer(AsyncClosing):
             self._reposition(state, partial(seek, offset))
 
     def _position(self, state: AssignedPartition) -> int | None:
-        position = state.position  # first, as what is taken is pending before this changes
-        return self.pending.first_offsets().get(state.topic_partition, position)
+        """Where the program goes on. For any thread: what is taken is pending before the position moves forward, and
+        what is given back until it has moved back.
+        """
+        before, position = self.pending.first_offsets(), state.position
+        after, partition = self.pending.first_offsets(), state.topic_partition
+        if position is None:
+            return after.get(partition)
+        return min(before.get(partition, position), position, after.get(partition, position))
 
     def _received(self, state: AssignedPartition) -> int | None:
         """Behind what the program has received: the position, or where a table begins that is being made."""

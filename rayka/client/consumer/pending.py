@@ -74,9 +74,13 @@ class PendingRecords:
 
         If that is nothing, what an earlier poll took stays pending: during a rebalance a poll takes nothing back.
         """
-        for partition, offset in _beginnings(polled or {}).items():
-            if self.polled.get(partition) == offset:  # else another poll has taken since
-                self.polled.pop(partition, None)
+        delivered, pending = _beginnings(polled or {}), self.polled
+        if pending.items() <= delivered.items():
+            pending.clear()  # at once: Ctrl-C would leave some of them neither delivered nor pending
+            return
+        for partition, offset in delivered.items():
+            if pending.get(partition) == offset:  # else another poll has taken since
+                pending.pop(partition, None)
 
     def popleft(self) -> ConsumerRecord:
         """The next record. Raises IndexError where `make` makes none."""
@@ -128,9 +132,12 @@ class PendingRecords:
     def first_offsets(self) -> dict[TopicPartition, int]:
         """The offset of the next record of each partition that has one."""
         polled = dict(self.polled)  # first, as what is taken is put into `_waiting` before it is none of these
-        waiting, made = [*self._waiting], [*islice(self.made, 1)]  # the caller's thread may take some meanwhile
+        waiting = [*self._waiting]  # before `made`: the caller's thread may make some meanwhile
         offsets = {partition: records.first_offset for partition, records in reversed(waiting)}
-        return offsets | {record.topic_partition: record.offset for record in made} | polled
+        with contextlib.suppress(IndexError):  # an iterator would not allow that others take from it
+            record = self.made[0]
+            offsets[record.topic_partition] = record.offset
+        return offsets | polled
 
     def keep(self, is_wanted: Callable[[TopicPartition], bool]) -> None:
         """Drop the records of all other partitions."""

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import os
 import queue
+import sys
 import time
 from collections import OrderedDict
 from weakref import WeakValueDictionary
@@ -58,9 +59,12 @@ class _Descriptor:
             os.close(self.number)
             return
         _to_close.put(self.number)
+        if sys.is_finalizing():
+            _close_deleted()
+            return
         try:
             _thread.start_new_thread(_close_deleted, ())
-        except RuntimeError:  # the interpreter ends, or no thread can be started
+        except RuntimeError:  # no thread can be started
             _close_deleted()
 
     @property

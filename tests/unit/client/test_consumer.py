@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import itertools
 import os
 import sys
 import threading
@@ -13,9 +14,10 @@ import time
 import tracemalloc
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from mmap import mmap
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -266,6 +268,54 @@ def test_a_seek_of_another_task_holds_also_just_before_and_after_a_table_is_made
             return (await consumer.poll_table(30_000))["offset"].to_pylist()
 
     assert asyncio.run(asyncio.wait_for(run(), 60)) == [2]
+
+
+@pytest.mark.parametrize("call", ["give back", "take"])
+def test_what_a_program_has_received_is_never_more_while_records_are_given_back_or_taken(
+    cluster: Cluster, call: str
+) -> None:
+    """Another thread may ask, to commit; its reads and the loop's changes come in any order."""
+    fill(cluster, 6)
+    with reader(cluster, consumer_timeout_ms=10_000) as consumer:
+        for place in range(1000):
+            core, seen = consumer._core, list[int | None]()
+            consumer.seek(EVENTS, 0)
+            (state,) = core._fetcher.partitions.values()
+            wait_until(lambda: state.completed_fetches, 30, "records")  # noqa: B023
+            if call == "give back":
+                assert next(consumer).offset == 0
+            change = core._return_pending if call == "give back" else partial(core._take_some)
+
+            async def at_home(change: Callable[[], object] = change) -> None:
+                change()
+
+            def act(at_home: Callable[[], Any] = at_home) -> None:
+                consumer._run(at_home())
+
+            was_done = done_at(place, act, lambda: seen.append(core._received(state)))  # noqa: B023
+            assert seen == [1 if call == "give back" else 0]
+            if not was_done:
+                return
+    raise AssertionError("It was done at each of 1000 instructions")
+
+
+def done_at(place: int, action: Callable[[], None], call: Callable[[], object]) -> bool:
+    """Whether the action could be done at this instruction of the consumer's code, counted from the start of a call."""
+    instructions = itertools.count()
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        frame.f_trace_opcodes = "rayka/client/consumer" in frame.f_code.co_filename
+        if event == "opcode" and next(instructions) == place:
+            sys.settrace(None)
+            action()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(None)
+    return next(instructions) > place
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
