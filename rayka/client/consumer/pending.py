@@ -66,7 +66,7 @@ class PendingRecords:
 
     def begin_delivery(self, polled: Polled) -> Polled:
         """A poll has taken this; it is pending until `end_delivery`."""
-        self.polled = _beginnings(polled)
+        self.polled = unread(polled)
         return polled
 
     def end_delivery(self, polled: Mapping[TopicPartition, Any] | None) -> None:
@@ -74,7 +74,7 @@ class PendingRecords:
 
         If that is nothing, what an earlier poll took stays pending: during a rebalance a poll takes nothing back.
         """
-        delivered, pending = _beginnings(polled or {}), self.polled
+        delivered, pending = unread(polled or {}), self.polled
         if pending.items() <= delivered.items():
             pending.clear()  # at once: Ctrl-C would leave some of them neither delivered nor pending
             return
@@ -157,16 +157,12 @@ class PendingRecords:
         self.polled.clear()
 
 
-def _beginnings(polled: Mapping[TopicPartition, Any]) -> dict[TopicPartition, int]:
+def unread(polled: Mapping[TopicPartition, ConsumerRecords | Sequence[FetchedBatches]]) -> dict[TopicPartition, int]:
+    """Where the records of each partition begin, which was its position before they were taken."""
     return {
         partition: records.first_offset if isinstance(records, ConsumerRecords) else records[0].position
         for partition, records in polled.items()
     }
-
-
-def unread(polled: Mapping[TopicPartition, Sequence[FetchedBatches]]) -> dict[TopicPartition, int]:
-    """The position of each partition before its batches were taken."""
-    return {partition: batches[0].position for partition, batches in polled.items()}
 
 
 class TablesBeingMade:
