@@ -214,10 +214,14 @@ def theirs_poll(bootstrap: str, topic: str, size: int, count: int) -> Figures:
     return timed(work)
 
 
-def ours_poll_table(address: str, topic: str, size: int, count: int) -> Figures:
+def ours_poll_table(address: str, topic: str, size: int, count: int, copy: bool = True) -> Figures:
     from rayka.storage.columns import read  # noqa: F401  as a program that works with Arrow has it
 
-    return polled(address, topic, count, lambda consumer: len(consumer.poll_table(timeout_ms=1000)))
+    return polled(address, topic, count, lambda consumer: len(consumer.poll_table(timeout_ms=1000, copy=copy)))
+
+
+def ours_poll_views(address: str, topic: str, size: int, count: int) -> Figures:
+    return ours_poll_table(address, topic, size, count, copy=False)
 
 
 def theirs_consumer(bootstrap: str, topic: str) -> Any:
@@ -266,6 +270,8 @@ def one_at_a_time(one: Callable[[], object], count: int) -> Figures:
     return {**timed(work), **load.percentiles(times)}
 
 
+VIEWS = "copy=False"
+"""poll_table without copying values."""
 PAIRS: dict[str, tuple[str, str]] = {
     "send": ("ours_send", "theirs_send"),
     "send_many": ("ours_send_many", "theirs_send_many"),
@@ -273,9 +279,10 @@ PAIRS: dict[str, tuple[str, str]] = {
     "iterate": ("ours_iterate", "theirs_iterate"),
     "poll": ("ours_poll", "theirs_poll"),
     "poll_table": ("ours_poll_table", "theirs_poll"),
+    VIEWS: ("ours_poll_views", "theirs_poll"),
     "one": ("ours_one", "theirs_one"),
 }
-READS = ("iterate", "poll", "poll_table")
+READS = ("iterate", "poll", "poll_table", VIEWS)
 ON_NODE = ("driver", "task", "actor")
 ALL = "all"
 PLACES = (*ON_NODE, "node", ALL)
@@ -358,7 +365,7 @@ def median(figures: list[Figures]) -> Figures:
 
 def in_turns(broker: Rayka, what: str, size: int, rounds: int, times: int, loads: list[Load]) -> list[Figures]:
     """The figures of some loads, which take turns. The first round does not count."""
-    topic, count = f"{what}-{size}", 5000 if what == "one" else RECORDS[size] * times
+    topic, count = f"{what.replace('=', '-')}-{size}", 5000 if what == "one" else RECORDS[size] * times
     seen: list[list[Figures]] = [[] for _ in loads]
     load.create_topic(broker.bootstrap, topic, PARTITIONS)
     if what in READS:

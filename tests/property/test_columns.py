@@ -58,15 +58,21 @@ def rows(records: list[Record]) -> list[dict[str, Any]]:
 
 
 def read(log: bytes | bytearray, **arguments: Any) -> pa.RecordBatch:
-    """What `read_columns` gives. Its two ways, of which a limit excludes that of plain batches, must agree."""
-    found, limited = [outcome(log, **arguments, **limits) for limits in ({}, {"max_bytes": END - 1})]
+    """What `read_columns` gives. Its two ways, of which a limit excludes that of plain batches, must agree, whether
+    values are copied or not.
+    """
+    found = outcome(log, **arguments)
+    for options in ({"max_bytes": END - 1}, {"copy": False}, {"max_bytes": END - 1, "copy": False}):
+        other = outcome(log, **arguments, **options)
+        if isinstance(found, RaykaError):
+            assert isinstance(other, RaykaError)
+            assert (found.code, found.message) == (other.code, other.message)
+        else:
+            assert not isinstance(other, RaykaError)
+            assert plain(found.batch) == plain(other.batch)
+            assert found[1:] == other[1:]
     if isinstance(found, RaykaError):
-        assert isinstance(limited, RaykaError)
-        assert (found.code, found.message) == (limited.code, limited.message)
         raise found
-    assert not isinstance(limited, RaykaError)
-    assert plain(found.batch) == plain(limited.batch)
-    assert found[1:] == limited[1:]
     return found.batch
 
 
@@ -103,12 +109,14 @@ def test_columns_are_the_records(log: bytes, data: st.DataObject) -> None:
 @settings(max_examples=examples(100))
 @given(st.lists(logs(), max_size=4), st.lists(st.sampled_from(COLUMNS), unique=True, min_size=1), st.integers(0, 130))
 def test_columns_of_several_logs_are_those_of_each(many: list[bytes], names: list[str], start: int) -> None:
-    reader = ColumnsReader(names, sum(map(len, many)))
-    for log in many:
-        reader.read(log, topic="orders", partition=7, start_offset=start)
-    columns = reader.finish()
-    columns.validate(full=True)
-    assert plain(columns) == [row for log in many for row in plain(read(log, columns=names, start_offset=start))]
+    expected = [row for log in many for row in plain(read(log, columns=names, start_offset=start))]
+    for copy in (True, False):
+        reader = ColumnsReader(names, sum(map(len, many)), copy=copy)
+        for log in many:
+            reader.read(log, topic="orders", partition=7, start_offset=start)
+        columns = reader.finish()
+        columns.validate(full=True)
+        assert plain(columns) == expected
 
 
 @settings(max_examples=examples(250))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rayka.client.consumer.consumer import UNREADABLE, AsyncConsumer
@@ -68,12 +69,12 @@ class Consumer(Shell[AsyncConsumer], Closing):
     def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
         return self._loop.run(self._core.take(take, timeout_ms))
 
-    def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
+    def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None, *, copy: bool = True) -> pa.Table:
         """As `AsyncConsumer.poll_table`; the calling thread decodes."""
         with self._only_user():
-            polled = self._take(self._core.taking_table, timeout_ms) or {}
+            polled = self._take(partial(self._core.taking_table, copy), timeout_ms) or {}
             try:
-                table, rest = self._core.table_of(polled, columns)
+                table, rest = self._core.table_of(polled, columns, copy)
                 if rest:
                     self._loop.run(self._core.give_back(polled, polled, rest))
                 self._core.pending.end_delivery(polled)  # only now: another thread may commit, or close the consumer
@@ -81,7 +82,7 @@ class Consumer(Shell[AsyncConsumer], Closing):
                 self._loop.run(self._core.give_back(polled, polled, is_unreadable=isinstance(error, OSError)))
                 if not isinstance(error, UNREADABLE):
                     raise
-                return self._core.table_after(error, columns)
+                return self._core.table_after(error, columns, copy)
             return table
 
     seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)

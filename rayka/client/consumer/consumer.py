@@ -35,6 +35,8 @@ _CALL_TIMEOUT_MS = 30_000
 _QUICK_S = 0.1
 _TABLE_BYTES = 16 << 20
 """A table gets no more fetches than make so much: while it is decoded, the next ones are read."""
+_VIEWED_BYTES = 32 << 20
+"""The same, where values are not copied: what Python does for a table is more of the work then."""
 UNREADABLE = (OSError, SegmentGone)
 """Errors of a file with records, which are fetched again then."""
 
@@ -120,7 +122,9 @@ class AsyncConsumer(AsyncClosing):
         self.pending.end_delivery(batches)
         return batches or {}
 
-    async def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
+    async def poll_table(
+        self, timeout_ms: float = 0, columns: Sequence[str] | None = None, *, copy: bool = True
+    ) -> pa.Table:
         """Return prefetched records as a table, without a Python object for each; the table may be empty.
 
         All records of a fetch come at once, and those of further fetches until these have about 16 MB in the log. With
@@ -128,21 +132,24 @@ class AsyncConsumer(AsyncClosing):
         The columns are key, value, topic, partition, offset, timestamp, timestampType and headers, or those named in
         `columns`. The rows of a partition are in the order of their offsets. Deserializers are not applied. Errors as
         `poll`. Needs pyarrow (`rayka[columns]`).
+
+        With `copy=False` values are `pyarrow.binary_view`, and stay where they are: in the leader's files, if it is on
+        this node, which the table then keeps mapped and on the disk.
         """
-        polled = await self.take(self.taking_table, timeout_ms) or {}
+        polled = await self.take(partial(self.taking_table, copy), timeout_ms) or {}
         pending = self.pending.polled
         taken = {each: offset for each, offset in unread(polled).items() if pending.get(each) == offset}
         with self._being_made.making(taken) as begun:
             self.pending.end_delivery(polled)
             try:
-                table, rest = await in_thread(self.table_of, polled, columns)
+                table, rest = await in_thread(self.table_of, polled, columns, copy)
                 if rest:
                     await self.give_back(polled, begun, rest)
             except BaseException as error:
                 await self.give_back(polled, begun, is_unreadable=isinstance(error, OSError))
                 if not isinstance(error, UNREADABLE):
                     raise
-                return self.table_after(error, columns)
+                return self.table_after(error, columns, copy)
         return table
 
     @at_home
@@ -324,7 +331,7 @@ class AsyncConsumer(AsyncClosing):
                     raise StopAsyncIteration from None
 
     def table_of(
-        self, polled: Mapping[TopicPartition, Sequence[FetchedBatches]], columns: Sequence[str] | None
+        self, polled: Mapping[TopicPartition, Sequence[FetchedBatches]], columns: Sequence[str] | None, copy: bool
     ) -> tuple[pa.Table, Mapping[TopicPartition, int]]:
         """The table of what `taking_table` gave, and where the records begin that are too many. In any thread."""
         from rayka.client.consumer import tables  # loaded when first used: it brings pyarrow
@@ -332,13 +339,13 @@ class AsyncConsumer(AsyncClosing):
 
         how = polled, columns, self.config.check_crcs, self._table_buffers.allocate
         with contextlib.suppress(ColumnsTooLarge):
-            return tables.table_of(*how, self._table_buffers.helper), {}
-        return tables.first_part_of(*how)
+            return tables.table_of(*how, self._table_buffers.helper, copy), {}
+        return tables.first_part_of(*how, copy)
 
-    def table_after(self, error: BaseException, columns: Sequence[str] | None) -> pa.Table:
+    def table_after(self, error: BaseException, columns: Sequence[str] | None, copy: bool) -> pa.Table:
         """An empty table: the records could not be read from their file, and are fetched again."""
         logger.info("%s; fetching again", error)
-        return self.table_of({}, columns)[0]
+        return self.table_of({}, columns, copy)[0]
 
     def _configure(self, config: Mapping[str, Any]) -> ConsumerConfig:
         return configure(ConsumerConfig, config)
@@ -356,9 +363,9 @@ class AsyncConsumer(AsyncClosing):
         """For `take`: what `poll_batches` returns."""
         return self._taken(self._fetcher.take_batches)
 
-    def taking_table(self) -> dict[TopicPartition, list[FetchedBatches]]:
+    def taking_table(self, copy: bool) -> dict[TopicPartition, list[FetchedBatches]]:
         """For `take`: what `poll_table` returns, not decoded."""
-        enough_bytes = 1 if self._tables_of_one else _TABLE_BYTES
+        enough_bytes = 1 if self._tables_of_one else _TABLE_BYTES if copy else _VIEWED_BYTES
         polled = self._taken(partial(self._fetcher.take_for_table, enough_bytes))
         if polled and self._tables_of_one:
             self._tables_of_one -= 1

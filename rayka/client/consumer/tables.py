@@ -37,12 +37,13 @@ def table_of(
     check_crcs: bool,
     allocate: Allocate = pa.allocate_buffer,
     helper: Executor | None = None,
+    copy: bool = True,
 ) -> pa.Table:
     """The records of what a poll took, partition by partition, with these columns (None: all).
 
     Up to `_PART_BYTES` they are in one array for each column: arrays for each fetch would cost more than the decoding
     of its records. If much of it is still in files, `helper` makes a second part of the table meanwhile. `allocate`
-    gives their memory.
+    gives their memory. Unless they are to be copied, values are views of these files and batches.
     Raises CORRUPT_MESSAGE, INVALID_REQUEST for an unknown or repeated column; SegmentGone and OSError if a file can't
     be read; ColumnsTooLarge if it gets more than `_MOST_BYTES` by records that are compressed, or are found in another
     general way.
@@ -51,7 +52,7 @@ def table_of(
     found = [*_same(polled)]
     first, second = (found, []) if helper is None else _split(found)
     most_bytes = _MOST_BYTES // 2 if second else _MOST_BYTES
-    begin = partial(_Part, names=names, check_crcs=check_crcs, allocate=allocate, most_bytes=most_bytes)
+    begin = partial(_Part, names=names, check_crcs=check_crcs, allocate=allocate, most_bytes=most_bytes, copy=copy)
     first_part, second_part = begin(first), begin(second) if second else None
     filling = _submitted(helper, second_part.fill) if second_part else None
     first_part.fill()
@@ -76,12 +77,13 @@ def first_part_of(
     columns: Sequence[str] | None,
     check_crcs: bool,
     allocate: Allocate = pa.allocate_buffer,
+    copy: bool = True,
 ) -> tuple[pa.Table, dict[TopicPartition, int]]:
     """As `table_of`, of the first batches only: up to the one with which the table has `_MOST_BYTES`. Also returns
     where the records begin of which it has none.
     """
     names = COLUMNS if columns is None else tuple(columns)
-    reader, rest = ColumnsReader(names, _MOST_BYTES, allocate), dict[TopicPartition, int]()
+    reader, rest = ColumnsReader(names, _MOST_BYTES, allocate, copy=copy), dict[TopicPartition, int]()
     for batches in _same(polled):
         if rest:
             rest.setdefault(batches.topic_partition, batches.position)
@@ -135,10 +137,11 @@ class _Part:
         check_crcs: bool,
         allocate: Allocate,
         most_bytes: int,
+        copy: bool,
     ) -> None:
         self._found = found
         self._check_crcs = check_crcs
-        self._new_reader = partial(ColumnsReader, names, allocate=allocate)
+        self._new_reader = partial(ColumnsReader, names, allocate=allocate, copy=copy)
         self._most_bytes = most_bytes
         self._reader = self._new_reader(_part_bytes(found), most_bytes=most_bytes)
         self._begun = self._begin()

@@ -6,6 +6,7 @@ as much as all other work on them. Where later chunks are larger than predicted,
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
@@ -34,6 +35,9 @@ _NO_ELEMENTS: dict[type[np.generic], npt.NDArray[Any]] = {
 _MAX_AHEAD_BYTES = 1 << 28
 _SPARE = 1.05
 _MICROSECONDS = 1000
+_KEPT_VALUES = 256
+_KEPT_ARRAYS = 8
+_MOST_KEPT_BYTES = 2 << 20
 _INT = struct.Struct("=i")
 
 
@@ -57,11 +61,13 @@ class GrowingArray:
     array: npt.NDArray[Any]
     """All that there is room for."""
 
-    def __init__(self, dtype: type[np.generic], allocate: Allocate) -> None:
+    def __init__(self, dtype: type[np.generic], allocate: Allocate, width: int | None = None) -> None:
+        """Each element is a number, or so many of them."""
         self._dtype = np.dtype(dtype)
         self._new_buffer = allocate
-        self.itemsize = self._dtype.itemsize
-        self._buffer, self.array = _NOTHING, _NO_ELEMENTS[dtype]
+        self._element = () if width is None else (width,)
+        self.itemsize = self._dtype.itemsize * (width or 1)
+        self._buffer, self.array = _NOTHING, _NO_ELEMENTS[dtype].reshape(-1, *self._element)
         self.size = 0
 
     @property
@@ -104,7 +110,7 @@ class GrowingArray:
 
     def _allocate(self, count: int) -> None:
         self._buffer = self._new_buffer(count * self.itemsize)
-        self.array = np.frombuffer(self._buffer, self._dtype)
+        self.array = np.frombuffer(self._buffer, self._dtype).reshape(-1, *self._element)
 
 
 class BinaryBuilder:
@@ -247,21 +253,18 @@ class ConstantColumn:
     arrow_type: pa.DataType
 
     def __init__(self, allocate: Allocate) -> None:
-        self._partition: tuple[str, int] | None = None
-        self._values: list[pa.Scalar] = []
+        self._values: list[str | int] = []
         self._rows: list[int] = []
         self._value_size = 0
         self.size = 0
 
     def begin(self, topic: str, partition: int) -> None:
         """The records that follow are of this partition."""
-        if self._partition == (topic, partition):
-            return
-        self._partition = topic, partition
-        values = self._value(topic, partition)
-        self._values.append(values[0])
-        self._value_size = values.nbytes
-        self._rows.append(0)
+        value = self._value(topic, partition)
+        if self._values[-1:] != [value]:
+            self._values.append(value)
+            self._rows.append(0)
+            self._value_size = _array_of(value).nbytes
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
@@ -274,11 +277,12 @@ class ConstantColumn:
 
     def finish(self) -> pa.Array:
         """See `Column`."""
-        parts = [pa.repeat(value, rows) for value, rows in zip(self._values, self._rows, strict=True)]
+        parts = [_repeated(value, rows) for value, rows in zip(self._values, self._rows, strict=True) if rows]
+        if len(parts) == 1:
+            return parts[0]
         return pa.concat_arrays(parts) if parts else pa.nulls(0, self.arrow_type)
 
-    def _value(self, topic: str, partition: int) -> pa.Array:
-        """An array of the value alone: pa.scalar imports pandas."""
+    def _value(self, topic: str, partition: int) -> str | int:
         raise NotImplementedError
 
 
@@ -287,10 +291,8 @@ class TopicColumn(ConstantColumn):
 
     arrow_type = pa.string()
 
-    def _value(self, topic: str, partition: int) -> pa.Array:
-        text = topic.encode()
-        buffers = [None, pa.py_buffer(_INT.pack(0) + _INT.pack(len(text))), pa.py_buffer(text)]
-        return pa.Array.from_buffers(pa.string(), 1, buffers)
+    def _value(self, topic: str, partition: int) -> str:
+        return topic
 
 
 class PartitionColumn(ConstantColumn):
@@ -298,8 +300,31 @@ class PartitionColumn(ConstantColumn):
 
     arrow_type = pa.int32()
 
-    def _value(self, topic: str, partition: int) -> pa.Array:
-        return pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(_INT.pack(partition))])
+    def _value(self, topic: str, partition: int) -> int:
+        return partition
+
+
+def _repeated(value: str | int, rows: int) -> pa.Array:
+    """The value in each row: a slice of an array that the next tables use too, unless it is large."""
+    room = 1 << rows.bit_length()
+    if room * _array_of(value).nbytes > _MOST_KEPT_BYTES:
+        return pa.repeat(_array_of(value)[0], rows)
+    return _kept(value, room).slice(0, rows)
+
+
+@functools.lru_cache(_KEPT_ARRAYS)
+def _kept(value: str | int, rows: int) -> pa.Array:
+    return pa.repeat(_array_of(value)[0], rows)
+
+
+@functools.lru_cache(_KEPT_VALUES)
+def _array_of(value: str | int) -> pa.Array:
+    """The value alone: pa.scalar imports pandas."""
+    if isinstance(value, int):
+        return pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(_INT.pack(value))])
+    text = value.encode()
+    buffers = [None, pa.py_buffer(_INT.pack(0) + _INT.pack(len(text))), pa.py_buffer(text)]
+    return pa.Array.from_buffers(pa.string(), 1, buffers)
 
 
 class HeadersColumn:

@@ -21,12 +21,15 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int32]
 Longs: TypeAlias = npt.NDArray[np.int64]
 
+MOST_INLINE_BYTES = 12
+"""A field of so many bytes is in its view."""
 SOUND = -1
 """In place of the index of the batch or row that breaks the format."""
 _BROKEN = -1
 _BROKEN_BATCH = 0
 _LAST_SHIFT = 63
 _BIT_63_CLEAR = 0x7FFF_FFFF_FFFF_FFFF
+_PREFIX_BYTES = 4
 
 
 class RecordPositions(NamedTuple):
@@ -206,6 +209,46 @@ def locate_headers(
         if position != end:
             return row
     return SOUND
+
+
+@compiled
+def write_view(
+    views: Longs, row: int, data: Bytes, position: int, length: int, buffer: int, data_position: int
+) -> None:
+    """Set a row of Arrow's binary views to the field at `position`, in the buffer with this number, in which `data`
+    begins at `data_position`. Source: "Variable-size Binary View Layout" in Arrow's columnar format.
+
+    A view has the length in the first of four int32. Up to twelve bytes follow it; of a longer field the first four,
+    the number of the buffer, and where it begins there. A null (-1) is all zeros.
+    """
+    first: Any = np.int64(0)
+    second: Any = np.int64(0)
+    for index in range(min(length, _PREFIX_BYTES)):
+        first |= np.int64(data[np.uint64(position + index)]) << (32 + 8 * index)
+    if length > MOST_INLINE_BYTES:
+        second = np.int64(buffer) | np.int64(data_position + position) << 32
+    else:
+        for index in range(_PREFIX_BYTES, length):
+            second |= np.int64(data[np.uint64(position + index)]) << (8 * (index - _PREFIX_BYTES))
+    views[row, 0] = first | np.int64(max(length, 0))
+    views[row, 1] = second
+
+
+@compiled
+def gather_views(
+    data: Bytes, positions: Ints, lengths: Ints, copied: Bytes, buffer: int, start: int, views: Longs, is_valid: Bytes
+) -> None:
+    """Set views of the fields, and copy those that are longer than a view to `copied`, which begins at `start` in the
+    buffer with this number.
+    """
+    end = 0
+    for row in range(len(positions)):
+        length = lengths[row]
+        is_valid[row] = length >= 0
+        write_view(views, row, data, positions[row], length, buffer, start + end - positions[row])
+        if length > MOST_INLINE_BYTES:
+            copy_block(copied, end, data, positions[row], length)
+            end += length
 
 
 @compiled

@@ -16,7 +16,7 @@ import numpy as np
 from rayka.storage.columns.big_endian import read_int32, read_int64
 from rayka.storage.columns.compiled import compiled
 from rayka.storage.columns.crc import add_blocks, begin_crc, crc32c, end_crc, end_of_blocks
-from rayka.storage.columns.decode import Bytes, Ints, Longs, read_length, read_varint
+from rayka.storage.columns.decode import Bytes, Ints, Longs, read_length, read_varint, write_view
 from rayka.storage.columns.intrinsics import (
     address_of,
     advise,
@@ -38,18 +38,28 @@ from rayka.storage.format.batch import (
 )
 from rayka.storage.format.records import MIN_RECORD_SIZE
 
-POSITION, NEXT_OFFSET, ROWS, VALUE_BYTES, KEY_BYTES, PIECES, PIECE_BYTES, BATCH_ROWS, BATCH_BYTES, COUNTS = range(10)
+POSITION, NEXT_OFFSET, ROWS, VALUE_BYTES, KEY_BYTES, PIECES, PIECE_BYTES, BATCH_ROWS, BATCH_BYTES = range(9)
+VIEWED_BUFFER, VIEWED_FROM, COUNTS = range(9, 12)
 """Items of `counts`: behind the last batch that was read, what there is in the columns, the pieces of files that are
-done, and, where there is no room for a batch or its keys, how many records its header counts, and its bytes."""
-DESCRIPTOR, POSITION_IN_FILE, SIZE, START_OFFSET, LAST_ROW, PIECE_COLUMNS = range(6)
+done, and, where there is no room for a batch or its keys, how many records its header counts, and its bytes. Views are
+of a buffer with this number, in which the data begins here."""
+DESCRIPTOR, POSITION_IN_FILE, SIZE, START_OFFSET, LAST_ROW, FILE_ADDRESS, BUFFER, BUFFER_POSITION, PIECE_COLUMNS = (
+    range(9)
+)
 """Columns of `pieces`: where a piece of a file is, its bytes, the first offset that is wanted of it, and how many rows
-there were when it had been read."""
+there were when it had been read. With views of its values, the address at which the file would begin (`NOT_MAPPED`:
+it can't be mapped), the number of the buffer that is mapped there, and where in the file that begins."""
+NOT_READ = (0,) * (PIECE_COLUMNS - LAST_ROW)
+"""What these columns have at first."""
+NOT_MAPPED = -1
 DONE, NOT_PLAIN, NO_ROOM, HAS_KEY = range(4)
 """Why `fill_plain` ends: at the end of its data, or before a batch with which something is the matter."""
 WANTS_VALUES, WANTS_KEYS, WANTS_OFFSETS, WANTS_TIMESTAMPS, WANTS_TYPES, WANTS_HEADERS = 1, 2, 4, 8, 16, 32
 COPIES_KEYS = 64
 """Unless this is set too, WANTS_KEYS says that there was no key yet."""
 CHECKS_CRC = 128
+WANTS_VIEWS = 256
+"""Instead of WANTS_VALUES: values stay where they are (`views.py`)."""
 
 _LENGTH_OFFSET = 8
 _MAGIC_OFFSET = 16
@@ -76,7 +86,10 @@ disk does not give, or that is behind the end of the file, would end the process
 
 
 class PlainColumns(NamedTuple):
-    """The memory of all columns; empty for those that nobody asked for. Keys and values end at `*_ends[row + 1]`."""
+    """The memory of all columns; empty for those that nobody asked for. Keys and values end at `*_ends[row + 1]`.
+
+    A view is two numbers for each row, as `write_view` writes them.
+    """
 
     values: Bytes
     value_ends: Longs
@@ -89,6 +102,7 @@ class PlainColumns(NamedTuple):
     timestamp_types: Ints
     line: Bytes
     """What was appended to a line of large values that is not full yet."""
+    views: Longs
 
 
 @compiled
@@ -138,10 +152,15 @@ def fill_plain(
 def fill_from_files(pieces: Longs, wants: int, max_rows: int, columns: PlainColumns, counts: Longs) -> int:
     """As `fill_plain`, with pieces of files, from `counts[PIECES]` on. Each is some whole batches.
 
-    Those that are side by side in a file are mapped at once. NOT_PLAIN also means that a piece can't be read like this.
+    Those that are side by side in a file are mapped at once; with views of the values they are mapped already.
+    NOT_PLAIN also means that a piece can't be read like this.
     """
     number, ended = int(counts[PIECES]), DONE
     while number < len(pieces) and ended == DONE:
+        if wants & WANTS_VIEWS:
+            ended = fill_piece(pieces[number], pieces[number, FILE_ADDRESS], wants, max_rows, columns, counts)
+            number += ended == DONE
+            continue
         last = last_beside(pieces, number)
         start = pieces[number, POSITION_IN_FILE] // _PAGE_BYTES * _PAGE_BYTES
         size = pieces[last, POSITION_IN_FILE] + pieces[last, SIZE] - start
@@ -170,6 +189,9 @@ def last_beside(pieces: Longs, number: int) -> int:
 @compiled
 def fill_piece(piece: Longs, file_address: int, wants: int, max_rows: int, columns: PlainColumns, counts: Longs) -> int:
     """As `fill_plain`, with one piece of a file that is mapped as if it began at this address."""
+    if file_address == NOT_MAPPED:
+        return NOT_PLAIN
+    counts[VIEWED_BUFFER], counts[VIEWED_FROM] = piece[BUFFER], piece[POSITION_IN_FILE] - piece[BUFFER_POSITION]
     address, size = file_address + piece[POSITION_IN_FILE], piece[SIZE]
     page = address // _PAGE_BYTES * _PAGE_BYTES
     if advise((page, address + size - page, _POPULATE_READ)) == _FAILED:
@@ -266,6 +288,9 @@ def fill_batch(
                 copy_block(columns.values, value_bytes, data, value, value_length)
             value_bytes += max(value_length, 0)
             columns.value_ends[row + 1] = value_bytes
+            columns.are_values[row] = value_length >= 0
+        if wants & WANTS_VIEWS:
+            write_view(columns.views, row, data, value, value_length, counts[VIEWED_BUFFER], counts[VIEWED_FROM])
             columns.are_values[row] = value_length >= 0
         if wants & WANTS_OFFSETS:
             columns.offsets[row] = offset

@@ -29,6 +29,7 @@ from rayka.storage.columns.decode import Longs
 from rayka.storage.columns.plain import (
     BATCH_BYTES,
     BATCH_ROWS,
+    BUFFER,
     CHECKS_CRC,
     COPIES_KEYS,
     COUNTS,
@@ -43,16 +44,19 @@ from rayka.storage.columns.plain import (
     PIECES,
     POSITION,
     ROWS,
+    VIEWED_BUFFER,
     WANTS_HEADERS,
     WANTS_KEYS,
     WANTS_OFFSETS,
     WANTS_TIMESTAMPS,
     WANTS_TYPES,
     WANTS_VALUES,
+    WANTS_VIEWS,
     PlainColumns,
     fill_from_files,
     fill_plain,
 )
+from rayka.storage.columns.views import NO_VIEWS, ValueViewsColumn, can_be_viewed, map_pieces
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, Buffer, read_header
 from rayka.storage.format.records import MIN_RECORD_SIZE
 
@@ -62,6 +66,7 @@ _MOST_ROWS = 2**31
 _NUMBERS = WANTS_OFFSETS, WANTS_TIMESTAMPS, WANTS_TYPES
 _WANTS: dict[type[Column], int] = {
     ValueColumn: WANTS_VALUES,
+    ValueViewsColumn: WANTS_VIEWS,
     KeyColumn: WANTS_KEYS,
     OffsetColumn: WANTS_OFFSETS,
     TimestampColumn: WANTS_TIMESTAMPS,
@@ -99,9 +104,12 @@ class PlainReader:
     def __init__(self, columns: Sequence[Column]) -> None:
         self.rows = 0
         """Those that every column has; who appends others adds them here."""
+        self.has_views = False
+        """Whether there are views into the buffer that `read` had last: it must not change then."""
         self._wants = sum(_WANTS.get(type(column), 0) for column in columns)
         self._binaries = [_binary(columns, kind) for kind in (ValueColumn, KeyColumn)]
         self._values, self._keys = self._binaries
+        self._views = next((column for column in columns if isinstance(column, ValueViewsColumn)), None)
         self._numbers = [_numbers(columns, kind) for kind in (OffsetColumn, TimestampColumn, TimestampTypeColumn)]
         self._constant = [column for column in columns if isinstance(column, ConstantColumn)]
         self._headers = next((column for column in columns if isinstance(column, HeadersColumn)), None)
@@ -115,14 +123,22 @@ class PlainReader:
 
         `left_bytes`: the size of this buffer and of those that follow. Returns the position and the offset behind them.
         """
+        self.has_views = False
         if len(buffer) < RECORD_BATCH_OVERHEAD or not self._can_read(check_crcs):
+            return 0, start_offset
+        if self._views is not None and not can_be_viewed(len(buffer)):
             return 0, start_offset
         data, header = array_of(buffer), read_header(buffer)
         if self._max_rows(self._wants) == self.rows:
             self.reserve(header.record_count, header.size_in_bytes, left_bytes)
         rows, fill = self.rows, partial(fill_plain, data, start_offset, end_offset)
         wants = self._begin(check_crcs, start_offset)
+        if self._views is not None:
+            self._counts[VIEWED_BUFFER] = self._views.begin_bytes(buffer)
         self._end(fill, fill(wants, self._max_rows(wants), self._memory(), self._counts), wants, left_bytes)
+        if self._views is not None:
+            self.has_views = self.rows > rows
+            self._views.end_bytes(self.has_views)
         for column in self._constant:
             column.extend(self.rows - rows)
         return int(self._counts[POSITION]), int(self._counts[NEXT_OFFSET])
@@ -131,6 +147,8 @@ class PlainReader:
         """As `read`, with pieces of files: see `fill_from_files`. When `run` is done, `end_pieces` comes next."""
         if not self._can_read(check_crcs):
             pieces = pieces[:0]
+        if self._views is not None:
+            map_pieces(pieces, self._views)
         wants = self._begin(check_crcs, 0)
         return PiecesFill(pieces, wants, self._max_rows(wants), self._memory(), self._counts)
 
@@ -141,7 +159,11 @@ class PlainReader:
         done, position = int(self._counts[PIECES]), int(self._counts[POSITION])
         last_rows = fill.pieces[:done, LAST_ROW].tolist()
         new_rows = [last - before for before, last in pairwise([rows, *last_rows])]
-        return PiecesRead(new_rows, position, self.rows - rows - sum(new_rows))
+        rows_before = self.rows - rows - sum(new_rows)
+        if self._views is not None:
+            have_rows = [number for number, count in enumerate([*new_rows, rows_before]) if count]
+            self._views.keep(fill.pieces[have_rows, BUFFER].tolist())
+        return PiecesRead(new_rows, position, rows_before)
 
     def reserve(self, rows: int, size: int, left_bytes: int) -> None:
         """Make room for so many records in batches of this size, and for as many as are expected if all are like them.
@@ -183,7 +205,7 @@ class PlainReader:
         return PlainColumns(
             values.copied.array,
             values.ends.array,
-            values.is_valid.array,
+            values.is_valid.array if self._views is None else self._views.is_valid.array,
             keys.copied.array,
             keys.ends.array,
             keys.is_valid.array,
@@ -191,6 +213,7 @@ class PlainReader:
             timestamps,
             types,
             self._line,
+            NO_VIEWS if self._views is None else self._views.views.array,
         )
 
     def _row_arrays(self, wants: int) -> list[GrowingArray]:
@@ -199,6 +222,8 @@ class PlainReader:
         for binary, want in zip(self._binaries, (WANTS_VALUES, COPIES_KEYS), strict=True):
             if wants & want:
                 arrays += binary.ends, binary.is_valid
+        if self._views is not None:
+            arrays += self._views.views, self._views.is_valid
         return arrays
 
     def _max_rows(self, wants: int) -> int:

@@ -37,8 +37,9 @@ from rayka.storage.columns.build import (
 )
 from rayka.storage.columns.chunks import PositionedHeader, Room, chunks, locate_records
 from rayka.storage.columns.decode import Longs
-from rayka.storage.columns.plain import PIECE_COLUMNS
+from rayka.storage.columns.plain import NOT_READ, PIECE_COLUMNS
 from rayka.storage.columns.plain_reader import PiecesFill, PiecesRead, PlainReader
+from rayka.storage.columns.views import ValueViewsColumn
 from rayka.storage.format.batch import (
     CODEC_MASK,
     RECORD_BATCH_OVERHEAD,
@@ -63,7 +64,8 @@ SCHEMA = pa.schema(
         pa.field("headers", HEADERS_TYPE),
     ]
 )
-"""All columns. key and value are large_binary in a table in which they hold 2 GiB or more."""
+"""All columns. key and value are large_binary in a table in which they hold 2 GiB or more, and value is binary_view if
+it was not to be copied."""
 COLUMNS: tuple[str, ...] = tuple(SCHEMA.names)
 END = 2**63 - 1
 _LIKELY_RATIO = 64
@@ -95,9 +97,10 @@ def read_columns(
     aborted_transactions: Sequence[AbortedTransaction] | None = None,
     check_crcs: bool = True,
     max_bytes: int = END,
+    copy: bool = True,
 ) -> Columns:
     """The records of all complete batches in `buffer`, as `ColumnsReader.read` reads them."""
-    reader = ColumnsReader(columns, len(buffer))
+    reader = ColumnsReader(columns, len(buffer), copy=copy)
     next_offset, size_in_log = reader.read(
         buffer,
         topic=topic,
@@ -157,9 +160,11 @@ class ColumnsReader:
         total_bytes: int,
         allocate: Allocate = pa.allocate_buffer,
         most_bytes: int = END,
+        copy: bool = True,
     ) -> None:
         """`total_bytes`: the size of all buffers. `allocate` gives the memory of the columns. If they get more than
-        `most_bytes` of it, by batches that are not plain, `read` raises ColumnsTooLarge.
+        `most_bytes` of it, by batches that are not plain, `read` raises ColumnsTooLarge. Unless they are to be copied,
+        values are views (see `views.py`), also into the buffers that are read, which must not change then.
 
         Raises INVALID_REQUEST for an unknown or repeated column.
         """
@@ -167,7 +172,7 @@ class ColumnsReader:
         if len(set(columns)) < len(columns):
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"A column comes twice: {', '.join(columns)}")
         self._names = columns
-        self._columns = [_new_column(name, allocate) for name in columns]
+        self._columns = [_new_column(name, allocate, copy) for name in columns]
         self._constant = [column for column in self._columns if isinstance(column, ConstantColumn)]
         self._plain = PlainReader(self._columns)
         self._total_bytes = max(total_bytes, 1)
@@ -233,7 +238,7 @@ class ColumnsReader:
         size, rows = (sum(piece[item] for batches in found for piece in batches.pieces) for item in (1, 2))
         self._plain.reserve(rows, size, self._total_bytes - self._done_bytes)
         rows_of = [
-            (batches.file.descriptor, position, size, batches.start_offset, 0)
+            (batches.file.descriptor, position, size, batches.start_offset, *NOT_READ)
             for batches in found
             for position, size, _ in batches.pieces
         ]
@@ -286,6 +291,8 @@ class ColumnsReader:
             start_offset=batches.start_offset,
             check_crcs=check_crcs,
         )
+        if self._plain.has_views:
+            self._piece = memoryview(b"")
         if size_in_log < size:  # records follow in the next piece, so that these would be skipped
             message = f"A batch at position {position + size_in_log} is longer than its header said before"
             raise RaykaError(ErrorCode.CORRUPT_MESSAGE, message)
@@ -341,7 +348,9 @@ _NEW_COLUMN: Mapping[str, Callable[[Allocate], Column]] = {
 }
 
 
-def _new_column(name: str, allocate: Allocate) -> Column:
+def _new_column(name: str, allocate: Allocate, copy: bool) -> Column:
+    if name == "value" and not copy:
+        return ValueViewsColumn(allocate)
     try:
         return _NEW_COLUMN[name](allocate)
     except KeyError:
