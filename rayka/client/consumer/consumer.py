@@ -82,7 +82,7 @@ class AsyncConsumer(AsyncClosing):
         self._table_buffers = TableBuffers()
         self._tables_of_one = 0
         """So many of the next tables get one fetch, of one partition."""
-        self._being_made = TablesBeingMade()
+        self.being_made = TablesBeingMade()
         self._filled_s = 0.0
         self._fill_limit = self.config.max_poll_records
 
@@ -139,7 +139,7 @@ class AsyncConsumer(AsyncClosing):
         polled = await self.take(partial(self.taking_table, copy), timeout_ms) or {}
         pending = self.pending.polled
         taken = {each: offset for each, offset in unread(polled).items() if pending.get(each) == offset}
-        with self._being_made.making(taken) as begun:
+        with self.being_made.making(taken) as begun:
             self.pending.end_delivery(polled)
             try:
                 table, rest = await in_thread(self.table_of, polled, columns, copy)
@@ -430,22 +430,22 @@ class AsyncConsumer(AsyncClosing):
 
     def _position(self, state: AssignedPartition) -> int | None:
         """Where the program goes on. For any thread: what is taken is pending before the position moves forward, and
-        what is given back until it has moved back.
+        what is given back until it has moved back. In between both may happen.
         """
         before, position = self.pending.first_offsets(), state.position
-        after, partition = self.pending.first_offsets(), state.topic_partition
-        if position is None:
+        after, partition, last = self.pending.first_offsets(), state.topic_partition, state.position
+        if position is None or last is None:
             return after.get(partition)
-        return min(before.get(partition, position), position, after.get(partition, position))
+        return min(before.get(partition, position), position, after.get(partition, position), last)
 
     def _received(self, state: AssignedPartition) -> int | None:
         """Behind what the program has received: the position, or where a table begins that is being made."""
         position, partition = self._position(state), state.topic_partition
-        return None if position is None else self._being_made.first_offset(partition, position)
+        return None if position is None else self.being_made.first_offset(partition, position)
 
     def _continue(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
         """Continue where the program wants, also if a table that is being made fails."""
-        self._being_made.keep(lambda partition: partition != state.topic_partition)
+        self.being_made.keep(lambda partition: partition != state.topic_partition)
         self._reposition(state, seek)
 
     def _reposition(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
@@ -458,10 +458,10 @@ class AsyncConsumer(AsyncClosing):
         """Drop what belongs to partitions that are not assigned any more."""
         is_assigned = self._fetcher.partitions.__contains__
         self.pending.keep(is_assigned)
-        self._being_made.keep(is_assigned)
+        self.being_made.keep(is_assigned)
 
     def _recreated(self, topic_partition: TopicPartition) -> None:
-        self._being_made.keep(lambda partition: partition != topic_partition)
+        self.being_made.keep(lambda partition: partition != topic_partition)
         self._drop_pending(topic_partition)
 
     def _drop_pending(self, topic_partition: TopicPartition) -> None:

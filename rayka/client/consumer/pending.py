@@ -86,7 +86,13 @@ class PendingRecords:
         """The next record. Raises IndexError where `make` makes none."""
         if not self.made:
             self.make()
-        return self.made.popleft()
+        record = self.made[0]
+        try:
+            self.made.popleft()
+        except BaseException:  # Ctrl-C, as soon as it was dropped
+            self.made.appendleft(record)
+            raise
+        return record
 
     def next_place(self) -> RecordPlace | None:
         """Where the next record is, which is not made for this; None if there are no more."""
@@ -106,10 +112,11 @@ class PendingRecords:
             return taken
         if not self._waiting:
             return ConsumerRecords()
-        partition, records = self._waiting.popleft()
+        partition, records = self._waiting[0]
         if len(records) > limit:
-            self._waiting.appendleft((partition, records.between(limit, len(records))))
-            records = records.between(0, limit)
+            self._waiting[0] = partition, records.between(limit, len(records))
+            return records.between(0, limit)
+        self._waiting.popleft()
         return records
 
     def make(self) -> bool:
@@ -119,20 +126,29 @@ class PendingRecords:
         """
         if not self._waiting or monotonic() > self.until_s:
             return False
-        partition, _ = self._waiting[0]
-        block = self.take(self.block_records)
+        partition, records = first = self._waiting[0]
+        made: list[ConsumerRecord] = []
         try:
-            self.made.extend(block)
-        except BaseException as error:
-            self._waiting.appendleft((partition, block.between(len(self.made), len(block))))
-            if not self.made or not isinstance(error, RaykaError):
+            made.extend(records.between(0, self.block_records))
+        except RaykaError:
+            if not made:
                 raise
+        left, is_last = records.between(len(made), len(records)), len(made) == len(records)
+        try:
+            self.made.extend(made)
+        finally:  # also at Ctrl-C, which comes as soon as they are there: none may be lost or come twice
+            if not self._waiting or self._waiting[0] is not first:
+                self.made.clear()  # another thread has dropped them
+            elif self.made and is_last:
+                self._waiting.popleft()
+            elif self.made:
+                self._waiting[0] = partition, left
         return True
 
     def first_offsets(self) -> dict[TopicPartition, int]:
         """The offset of the next record of each partition that has one."""
         polled = dict(self.polled)  # first, as what is taken is put into `_waiting` before it is none of these
-        waiting = [*self._waiting]  # before `made`: the caller's thread may make some meanwhile
+        waiting = [*self._waiting]  # before `made`: what is made waits until it is there
         offsets = {partition: records.first_offset for partition, records in reversed(waiting)}
         with contextlib.suppress(IndexError):  # an iterator would not allow that others take from it
             record = self.made[0]
@@ -141,19 +157,20 @@ class PendingRecords:
 
     def keep(self, is_wanted: Callable[[TopicPartition], bool]) -> None:
         """Drop the records of all other partitions."""
-        if self.made and not is_wanted(self.made[0].topic_partition):
-            self.made.clear()
-        kept = [(partition, records) for partition, records in self._waiting if is_wanted(partition)]
-        self._waiting.clear()
-        self._waiting.extend(kept)
+        while unwanted := [each for each in [*self._waiting] if not is_wanted(each[0])]:
+            with contextlib.suppress(ValueError):  # the caller's thread may have made some of them meanwhile
+                self._waiting.remove(unwanted[0])
+        with contextlib.suppress(IndexError):  # last, as that thread looks whether they wait when it has made some
+            if not is_wanted(self.made[0].topic_partition):
+                self.made.clear()
         for partition in [*self.polled]:  # the caller's thread may clear it meanwhile
             if not is_wanted(partition):
                 self.polled.pop(partition, None)
 
     def clear(self) -> None:
         """Drop all records."""
-        self.made.clear()
         self._waiting.clear()
+        self.made.clear()  # after that: see `keep`
         self.polled.clear()
 
 

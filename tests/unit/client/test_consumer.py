@@ -13,7 +13,7 @@ import threading
 import time
 import tracemalloc
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from mmap import mmap
 from pathlib import Path
@@ -292,22 +292,52 @@ def test_what_a_program_has_received_is_never_more_while_records_are_given_back_
             def act(at_home: Callable[[], Any] = at_home) -> None:
                 consumer._run(at_home())
 
-            was_done = done_at(place, act, lambda: seen.append(core._received(state)))  # noqa: B023
+            was_done = done_at({place: act}, lambda: seen.append(core._received(state)))  # noqa: B023
             assert seen == [1 if call == "give back" else 0]
             if not was_done:
                 return
     raise AssertionError("It was done at each of 1000 instructions")
 
 
-def done_at(place: int, action: Callable[[], None], call: Callable[[], object]) -> bool:
-    """Whether the action could be done at this instruction of the consumer's code, counted from the start of a call."""
-    instructions = itertools.count()
+@pytest.mark.parametrize("gap", [1, 2, 5, 10])
+def test_what_a_program_has_received_is_never_more_while_records_are_taken_and_given_back(
+    cluster: Cluster, gap: int
+) -> None:
+    """Both may happen between two reads of the thread that asks."""
+    fill(cluster, 6)
+    with reader(cluster, consumer_timeout_ms=10_000) as consumer:
+        core = consumer._core
+        (state,) = core._fetcher.partitions.values()
+
+        async def take() -> None:
+            assert core._take_some()
+
+        async def give_back() -> None:
+            core._return_pending()
+
+        for place in range(1000):
+            consumer.seek(EVENTS, 0)
+            wait_until(lambda: state.completed_fetches, 30, "records")
+            seen = list[int | None]()
+            actions = {place: lambda: consumer._run(take()), place + gap: lambda: consumer._run(give_back())}
+            was_done = done_at(actions, lambda: seen.append(core._received(state)))  # noqa: B023
+            assert seen == [0]
+            if not was_done:
+                return
+    raise AssertionError("It was done at each of 1000 instructions")
+
+
+def done_at(actions: Mapping[int, Callable[[], object]], call: Callable[[], object]) -> bool:
+    """Whether the actions could be done at these instructions of the consumer's code, counted from the start of a
+    call."""
+    instructions, last = itertools.count(), max(actions)
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         frame.f_trace_opcodes = "rayka/client/consumer" in frame.f_code.co_filename
-        if event == "opcode" and next(instructions) == place:
+        if event == "opcode" and (action := actions.get(next(instructions))):
             sys.settrace(None)
             action()
+            sys.settrace(trace)
         return trace
 
     sys.settrace(trace)
@@ -315,7 +345,7 @@ def done_at(place: int, action: Callable[[], None], call: Callable[[], object]) 
         call()
     finally:
         sys.settrace(None)
-    return next(instructions) > place
+    return next(instructions) > last
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -812,6 +842,33 @@ def test_a_damaged_batch_keeps_no_other_partition_from_tables(cluster: Cluster, 
                 seen |= {*zip(*table.to_pydict().values(), strict=True)}
     assert seen == {(partition, offset) for partition in (0, 2) for offset in range(10)}
     assert errors == {ErrorCode.CORRUPT_MESSAGE}
+
+
+def test_the_first_part_of_a_table_that_is_too_large_is_not_received_before_the_program_has_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may commit while the other part is given back."""
+    monkeypatch.setattr(tables, "_MOST_BYTES", 1 << 20)
+    with cluster.producer(compression_type="zstd") as producer:
+        for _ in range(20):
+            producer.send_batch("events", 0, [bytes(100_000)] * 2)
+    with reader(cluster) as consumer:
+        core, received = consumer._core, list[int | None]()
+        (state,) = core._fetcher.partitions.values()
+        end_delivery = core.pending.end_delivery
+
+        def end(polled: Any) -> None:
+            received.append(core._received(state))
+            end_delivery(polled)
+
+        monkeypatch.setattr(core.pending, "end_delivery", end)
+        offsets = list[int]()
+        while len(offsets) < 40:
+            table = consumer.poll_table(30_000)
+            assert received.pop() == len(offsets)
+            offsets += table["offset"].to_pylist()
+            assert core._received(state) == len(offsets)
+        assert offsets == [*range(40)]
 
 
 @pytest.mark.parametrize("is_asynchronous", [False, True])

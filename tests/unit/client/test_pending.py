@@ -9,10 +9,13 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from rayka.client.consumer import pending as pending_module
 from rayka.client.consumer.pending import PendingRecords, TablesBeingMade
-from rayka.client.consumer.records import RecordBatches
-from rayka.types import TopicPartition
+from rayka.client.consumer.records import ConsumerRecord, RecordBatches
+from rayka.client.consumer.sequence import ConsumerRecords, MadeRecords
+from rayka.types import TimestampType, TopicPartition
 
 FIRST, SECOND = TopicPartition("events", 0), TopicPartition("events", 1)
 
@@ -60,6 +63,96 @@ def interrupted_at(place: int, call: Callable[[], object]) -> bool:
         return True
     finally:
         sys.settrace(None)
+    return False
+
+
+def records_of(partition: TopicPartition, count: int) -> list[ConsumerRecord]:
+    return [ConsumerRecord(*partition, each, 0, TimestampType.CREATE_TIME, None, None, ()) for each in range(count)]
+
+
+class WatchedSource(MadeRecords):
+    """Records of which some are made at a time; before that it calls `look`."""
+
+    def __init__(self, records: list[ConsumerRecord], look: Callable[[], object]) -> None:
+        super().__init__(records)
+        self._look = look
+
+    def records(self, start: int, end: int) -> list[ConsumerRecord]:
+        self._look()
+        return super().records(start, end)
+
+
+def waiting(source: MadeRecords) -> ConsumerRecords:
+    records = ConsumerRecords()
+    records.append(source, 0, len(source))
+    return records
+
+
+def test_records_are_pending_while_they_are_made() -> None:
+    """Another thread may commit meanwhile: what the program does not have would be lost to its group."""
+    pending, seen = PendingRecords(), list[dict[TopicPartition, int]]()
+    made = records_of(FIRST, 1200)
+    pending.add({FIRST: waiting(WatchedSource(made, lambda: seen.append(pending.first_offsets())))})
+    assert [pending.popleft() for _ in made] == made
+    assert seen == [{FIRST: 0}, {FIRST: 512}, {FIRST: 1024}]
+    assert pending.first_offsets() == {}
+
+
+@pytest.mark.parametrize("drop", [lambda pending: pending.keep(FIRST.__ne__), PendingRecords.clear])
+def test_records_that_are_dropped_while_they_are_made_are_not_given_out(drop: Callable[[PendingRecords], None]) -> None:
+    """Another thread may seek meanwhile."""
+    pending, others = PendingRecords(), records_of(SECOND, 3)
+    pending.add({FIRST: waiting(WatchedSource(records_of(FIRST, 600), partial(drop, pending)))})
+    pending.make()
+    pending.add({SECOND: waiting(MadeRecords(others))})
+    assert [pending.popleft() for _ in others] == others
+    assert not pending
+
+
+@pytest.mark.parametrize("count", [5, 512, 600])
+def test_an_interrupt_while_records_are_made_loses_none_and_repeats_none(count: int) -> None:
+    """Ctrl-C comes when a function begins, or when one of C has ended."""
+    made = records_of(FIRST, count)
+    for place in range(10_000):
+        pending = PendingRecords()
+        pending.add({FIRST: waiting(MadeRecords(made))})
+        if not interrupted_at_call(place, pending.make):
+            return
+        assert pending.first_offsets() == {FIRST: 0}
+        assert [pending.popleft() for _ in made] == made
+        assert not pending
+    raise AssertionError("It was interrupted at each of 10,000 calls")
+
+
+def test_an_interrupt_of_the_next_record_leaves_it_or_gives_it_out() -> None:
+    made = records_of(FIRST, 2)
+    for place in range(100):
+        pending = PendingRecords()
+        pending.add({FIRST: waiting(MadeRecords(made))})
+        pending.make()
+        if not interrupted_at_call(place, pending.popleft):
+            return
+        assert [pending.popleft() for _ in made] == made
+    raise AssertionError("It was interrupted at each of 100 calls")
+
+
+def interrupted_at_call(place: int, call: Callable[[], object]) -> bool:
+    """Whether an interrupt at the begin of a function or the end of one of C, counted from the start, came before the
+    end of the call."""
+    calls = itertools.count()
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event in ("call", "c_return") and next(calls) == place:
+            raise KeyboardInterrupt
+
+    sys.setprofile(profile)
+    try:
+        call()
+        sys.setprofile(None)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
     return False
 
 
