@@ -29,6 +29,7 @@ _LOOK_S = 1.0
 """The shortest time between two searches for deleted files."""
 _to_close: queue.SimpleQueue[int] = queue.SimpleQueue()
 _closing = _thread.allocate_lock()
+"""Held by the thread that closes what is in the queue. When it has released it, it looks once more."""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _ADVISES = hasattr(os, "posix_fadvise")
 
@@ -59,6 +60,8 @@ class _Descriptor:
             os.close(self.number)
             return
         _to_close.put(self.number)
+        if _closing.locked():
+            return
         if sys.is_finalizing():
             _close_deleted()
             return
@@ -76,9 +79,19 @@ class _Descriptor:
             return True
 
 
+def _forked() -> None:
+    """The thread that closes is not in the child."""
+    global _closing
+    _closing = _thread.allocate_lock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def _close_deleted() -> None:
     """Close the descriptors of deleted files, unless another thread does."""
-    while not _to_close.empty() and _closing.acquire(blocking=False):
+    closing = _closing
+    while not _to_close.empty() and closing.acquire(blocking=False):
         try:
             while True:
                 number = _to_close.get_nowait()
@@ -87,7 +100,7 @@ def _close_deleted() -> None:
         except queue.Empty:
             pass
         finally:
-            _closing.release()
+            closing.release()
 
 
 class SegmentFile:

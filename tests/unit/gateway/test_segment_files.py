@@ -8,6 +8,8 @@ import errno
 import os
 import shutil
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -257,6 +259,65 @@ def test_a_descriptor_for_which_no_thread_can_be_started_is_closed_once(
     del second
     wait_until(lambda: len(closed) == 2, 30, "the second file is closed")
     assert closed == descriptors
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Files are closed only when the second event is set. The first one says that one is being closed."""
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def close(descriptor: int) -> None:
+        has_begun.set()
+        may_end.wait(60)
+        os.close(descriptor)
+
+    monkeypatch.setattr(segment_files, "os", SimpleNamespace(**vars(os) | {"close": close}))
+    yield has_begun, may_end
+    may_end.set()
+
+
+def deleted_files(directory: Path, count: int) -> list[SegmentFile]:
+    files = []
+    for number in range(count):
+        path = directory / f"{number}.log"
+        path.write_bytes(b"0123")
+        files.append(SegmentFile(str(path)))
+        path.unlink()
+    return files
+
+
+def test_one_thread_closes_the_files_of_a_deleted_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_disk: tuple[threading.Event, threading.Event]
+) -> None:
+    has_begun, may_end = slow_disk
+    files, started = deleted_files(tmp_path, 50), []
+    start = _thread.start_new_thread
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *call: started.append(start(*call)))
+    files.pop()
+    assert has_begun.wait(30)
+    files.clear()
+    assert len(started) == 1
+    may_end.set()
+    wait_until(lambda: not open_files(tmp_path), 30, "all files are closed")
+
+
+def test_a_process_forked_while_a_file_is_closed_closes_its_own(
+    tmp_path: Path, slow_disk: tuple[threading.Event, threading.Event]
+) -> None:
+    has_begun, may_end = slow_disk
+    files = deleted_files(tmp_path, 2)
+    files.pop()
+    assert has_begun.wait(30)
+    child = os.fork()
+    if not child:
+        may_end.set()
+        descriptor = files[0].descriptor
+        files.clear()
+        deadline_s = time.monotonic() + 30
+        while (is_open := Path(f"/proc/self/fd/{descriptor}").exists()) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        os._exit(is_open)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_deleted_file_can_be_dropped_while_an_executor_takes_a_call(tmp_path: Path) -> None:
