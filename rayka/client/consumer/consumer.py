@@ -128,15 +128,16 @@ class AsyncConsumer(AsyncClosing):
         """Return prefetched records as a table, without a Python object for each; the table may be empty.
 
         All records of a fetch come at once, and those of further fetches until these have about 16 MB in the log (32 MB
-        with `copy=False`). With 256 MB of compressed records a table ends behind a batch, and the next one goes on
-        there.
+        with `copy=False`). When decompressed records need 256 MB, a table ends after the current batch, and the next one
+        continues with the following one.
         The columns are key, value, topic, partition, offset, timestamp, timestampType and headers, or those named in
         `columns`. The rows of a partition are in the order of their offsets. Deserializers are not applied. Errors as
         `poll`. Needs pyarrow (`rayka[columns]`).
 
-        With `copy=False` values are `pyarrow.binary_view`, and lie in the leader's files, if it is on this node, or in
-        the fetched bytes. The table and each part of it keep all of these. Cast the column before you filter or pickle.
-        If a file is cut off, or the disk can't be read once more, the process ends with SIGBUS: see docs/python.md.
+        With `copy=False` large values are not copied: their column is a `pyarrow.binary_view` that points into the
+        leader's files, if the leader is on this node, or into the fetched bytes. The table and its slices keep all of
+        these in use. Cast the column to `pyarrow.binary()` before you filter, sort, keep or pickle it. If a file is
+        truncated, or a later read of the disk fails, SIGBUS ends the process: see docs/python.md.
         """
         polled = await self.take(partial(self.taking_table, copy), timeout_ms) or {}
         pending = self.pending.polled
