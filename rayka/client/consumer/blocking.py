@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rayka.client.consumer.consumer import UNREADABLE, AsyncConsumer
-from rayka.client.consumer.pending import Polled, unread
+from rayka.client.consumer.pending import Polled
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.loop import Closing, LoopThread, Shell, blocking, blocking_close
@@ -73,17 +73,18 @@ class Consumer(Shell[AsyncConsumer], Closing):
         """As `AsyncConsumer.poll_table`; the calling thread decodes."""
         with self._only_user():
             polled = self._take(partial(self._core.taking_table, copy), timeout_ms) or {}
-            try:
-                table, rest = self._core.table_of(polled, columns, copy)
-                with self._core.being_made.making(unread(polled)):
-                    if rest:  # the table's own records are pending no more then
-                        self._loop.run(self._core.give_back(polled, polled, rest))
+            with self._core.making(polled) as begun:
+                try:
+                    table, rest = self._core.table_of(polled, columns, copy)
+                    if rest:
+                        self._loop.run(self._core.give_back(polled, begun, rest))
                     self._core.pending.end_delivery(polled)  # only now: another thread may commit, or close it
-            except BaseException as error:
-                self._loop.run(self._core.give_back(polled, polled, is_unreadable=isinstance(error, OSError)))
-                if not isinstance(error, UNREADABLE):
-                    raise
-                return self._core.table_after(error, columns, copy)
+                except BaseException as error:
+                    is_unreadable = isinstance(error, OSError)
+                    self._loop.run(self._core.give_back(polled, begun, is_unreadable=is_unreadable))
+                    if not isinstance(error, UNREADABLE):
+                        raise
+                    return self._core.table_after(error, columns, copy)
             return table
 
     seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)

@@ -82,7 +82,7 @@ class AsyncConsumer(AsyncClosing):
         self._table_buffers = TableBuffers()
         self._tables_of_one = 0
         """So many of the next tables get one fetch, of one partition."""
-        self.being_made = TablesBeingMade()
+        self._being_made = TablesBeingMade()
         self._filled_s = 0.0
         self._fill_limit = self.config.max_poll_records
 
@@ -128,8 +128,8 @@ class AsyncConsumer(AsyncClosing):
         """Return prefetched records as a table, without a Python object for each; the table may be empty.
 
         All records of a fetch come at once, and those of further fetches until these have about 16 MB in the log (32 MB
-        with `copy=False`). When decompressed records need 256 MB, a table ends after the current batch, and the next one
-        continues with the following one.
+        with `copy=False`). When decompressed records need 256 MB, a table ends after the current batch, and the next
+        one continues with the following one.
         The columns are key, value, topic, partition, offset, timestamp, timestampType and headers, or those named in
         `columns`. The rows of a partition are in the order of their offsets. Deserializers are not applied. Errors as
         `poll`. Needs pyarrow (`rayka[columns]`).
@@ -140,9 +140,7 @@ class AsyncConsumer(AsyncClosing):
         truncated, or a later read of the disk fails, SIGBUS ends the process: see docs/python.md.
         """
         polled = await self.take(partial(self.taking_table, copy), timeout_ms) or {}
-        pending = self.pending.polled
-        taken = {each: offset for each, offset in unread(polled).items() if pending.get(each) == offset}
-        with self.being_made.making(taken) as begun:
+        with self.making(polled) as begun:
             self.pending.end_delivery(polled)
             try:
                 table, rest = await in_thread(self.table_of, polled, columns, copy)
@@ -154,6 +152,14 @@ class AsyncConsumer(AsyncClosing):
                     raise
                 return self.table_after(error, columns, copy)
         return table
+
+    def making(
+        self, polled: Mapping[TopicPartition, Sequence[FetchedBatches]]
+    ) -> contextlib.AbstractContextManager[Container[TopicPartition]]:
+        """While a table of this is made the program has not received it. Gives the partitions for which that holds."""
+        pending = self.pending.polled
+        taken = {each: offset for each, offset in unread(polled).items() if pending.get(each) == offset}
+        return self._being_made.making(taken)
 
     @at_home
     async def give_back(
@@ -433,22 +439,22 @@ class AsyncConsumer(AsyncClosing):
 
     def _position(self, state: AssignedPartition) -> int | None:
         """Where the program goes on. For any thread: what is taken is pending before the position moves forward, and
-        what is given back until it has moved back. In between both may happen.
+        what is given back until it has moved back. Records may be taken and given back while it is found out.
         """
-        before, position = self.pending.first_offsets(), state.position
+        first, before, position = state.position, self.pending.first_offsets(), state.position
         after, partition, last = self.pending.first_offsets(), state.topic_partition, state.position
-        if position is None or last is None:
+        if first is None or position is None or last is None:
             return after.get(partition)
-        return min(before.get(partition, position), position, after.get(partition, position), last)
+        return min(first, before.get(partition, first), position, after.get(partition, first), last)
 
     def _received(self, state: AssignedPartition) -> int | None:
         """Behind what the program has received: the position, or where a table begins that is being made."""
         position, partition = self._position(state), state.topic_partition
-        return None if position is None else self.being_made.first_offset(partition, position)
+        return None if position is None else self._being_made.first_offset(partition, position)
 
     def _continue(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
         """Continue where the program wants, also if a table that is being made fails."""
-        self.being_made.keep(lambda partition: partition != state.topic_partition)
+        self._being_made.keep(lambda partition: partition != state.topic_partition)
         self._reposition(state, seek)
 
     def _reposition(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
@@ -461,10 +467,10 @@ class AsyncConsumer(AsyncClosing):
         """Drop what belongs to partitions that are not assigned any more."""
         is_assigned = self._fetcher.partitions.__contains__
         self.pending.keep(is_assigned)
-        self.being_made.keep(is_assigned)
+        self._being_made.keep(is_assigned)
 
     def _recreated(self, topic_partition: TopicPartition) -> None:
-        self.being_made.keep(lambda partition: partition != topic_partition)
+        self._being_made.keep(lambda partition: partition != topic_partition)
         self._drop_pending(topic_partition)
 
     def _drop_pending(self, topic_partition: TopicPartition) -> None:

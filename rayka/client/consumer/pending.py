@@ -87,11 +87,7 @@ class PendingRecords:
         if not self.made:
             self.make()
         record = self.made[0]
-        try:
-            self.made.popleft()
-        except BaseException:  # Ctrl-C, as soon as it was dropped
-            self.made.appendleft(record)
-            raise
+        del self.made[0]  # `popleft` could be interrupted (Ctrl-C) before the record is in a variable
         return record
 
     def next_place(self) -> RecordPlace | None:
@@ -113,18 +109,19 @@ class PendingRecords:
         if not self._waiting:
             return ConsumerRecords()
         partition, records = self._waiting[0]
+        taken, left = records.between(0, limit), (partition, records.between(limit, len(records)))
         if len(records) > limit:
-            self._waiting[0] = partition, records.between(limit, len(records))
-            return records.between(0, limit)
-        self._waiting.popleft()
-        return records
+            self._waiting[0] = left
+        else:
+            del self._waiting[0]
+        return taken
 
     def make(self) -> bool:
         """Make some records, when none that are made are left; False if there are no more, or a poll comes before.
 
         Raises CORRUPT_MESSAGE for one that can't be read, which stays the next.
         """
-        if not self._waiting or monotonic() > self.until_s:
+        if monotonic() > self.until_s or not self._waiting:
             return False
         partition, records = first = self._waiting[0]
         made: list[ConsumerRecord] = []
@@ -133,16 +130,16 @@ class PendingRecords:
         except RaykaError:
             if not made:
                 raise
-        left, is_last = records.between(len(made), len(records)), len(made) == len(records)
+        left, is_last = (partition, records.between(len(made), len(records))), len(made) == len(records)
         try:
             self.made.extend(made)
         finally:  # also at Ctrl-C, which comes as soon as they are there: none may be lost or come twice
             if not self._waiting or self._waiting[0] is not first:
                 self.made.clear()  # another thread has dropped them
             elif self.made and is_last:
-                self._waiting.popleft()
+                del self._waiting[0]
             elif self.made:
-                self._waiting[0] = partition, left
+                self._waiting[0] = left
         return True
 
     def first_offsets(self) -> dict[TopicPartition, int]:
@@ -158,11 +155,12 @@ class PendingRecords:
     def keep(self, is_wanted: Callable[[TopicPartition], bool]) -> None:
         """Drop the records of all other partitions."""
         while unwanted := [each for each in [*self._waiting] if not is_wanted(each[0])]:
-            with contextlib.suppress(ValueError):  # the caller's thread may have made some of them meanwhile
+            with contextlib.suppress(ValueError, IndexError):  # the caller's thread may have made some meanwhile
                 self._waiting.remove(unwanted[0])
         with contextlib.suppress(IndexError):  # last, as that thread looks whether they wait when it has made some
-            if not is_wanted(self.made[0].topic_partition):
-                self.made.clear()
+            while not is_wanted((record := self.made[0]).topic_partition):
+                if self.made[0] is record:  # or else it has gone on, maybe to another partition
+                    del self.made[0]
         for partition in [*self.polled]:  # the caller's thread may clear it meanwhile
             if not is_wanted(partition):
                 self.polled.pop(partition, None)

@@ -222,7 +222,7 @@ class AsyncGroupConsumer(CommittingConsumer):
                 break
         self._is_leaving = self._is_assigned_by_hand = False
         self._fetcher.assign(())
-        self.pending.clear()
+        self._forget_pending()
         return None
 
     @at_home

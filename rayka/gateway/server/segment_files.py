@@ -80,9 +80,10 @@ class _Descriptor:
 
 
 def _forked() -> None:
-    """The thread that closes is not in the child."""
+    """The thread that closes is not in the child, and the descriptors are its own."""
     global _closing
     _closing = _thread.allocate_lock()
+    _close_deleted()
 
 
 os.register_at_fork(after_in_child=_forked)

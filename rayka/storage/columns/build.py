@@ -306,7 +306,7 @@ class PartitionColumn(ConstantColumn):
 
 def _repeated(value: str | int, rows: int) -> pa.Array:
     """The value in each row: a slice of an array that the next tables use too, unless it is large."""
-    room = 1 << rows.bit_length()
+    room = 1 << (rows - 1).bit_length()
     if room * _array_of(value).nbytes > _MOST_KEPT_BYTES:
         return pa.repeat(_array_of(value)[0], rows)
     return _kept(value, room).slice(0, rows)
@@ -314,7 +314,10 @@ def _repeated(value: str | int, rows: int) -> pa.Array:
 
 @functools.lru_cache(_KEPT_ARRAYS)
 def _kept(value: str | int, rows: int) -> pa.Array:
-    return pa.repeat(_array_of(value)[0], rows)
+    """In memory that nobody can change: many tables have it."""
+    array = pa.repeat(_array_of(value)[0], rows)
+    buffers = [None if buffer is None else pa.py_buffer(buffer.to_pybytes()) for buffer in array.buffers()]
+    return pa.Array.from_buffers(array.type, rows, buffers)
 
 
 @functools.lru_cache(_KEPT_VALUES)

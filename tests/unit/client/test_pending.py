@@ -109,6 +109,39 @@ def test_records_that_are_dropped_while_they_are_made_are_not_given_out(drop: Ca
     assert not pending
 
 
+def test_dropping_a_partition_drops_no_records_of_the_next_one_that_are_made_meanwhile() -> None:
+    """The caller's thread goes on while the loop's looks whether the partition is wanted."""
+    pending, others = PendingRecords(), records_of(SECOND, 3)
+    pending.add({FIRST: waiting(MadeRecords(records_of(FIRST, 2))), SECOND: waiting(MadeRecords(others))})
+    pending.popleft()
+    is_asked = False
+
+    def is_wanted(partition: TopicPartition) -> bool:
+        nonlocal is_asked
+        if partition == FIRST and not is_asked:
+            is_asked = True
+            pending.popleft()
+            pending.make()
+        return partition != FIRST
+
+    pending.keep(is_wanted)
+    assert is_asked
+    assert [pending.popleft() for _ in others] == others
+
+
+@pytest.mark.parametrize("count", [5, 512, 600])
+@pytest.mark.parametrize("limit", [3, 600])
+def test_an_interrupt_while_a_batch_is_taken_leaves_it_whole(count: int, limit: int) -> None:
+    made = records_of(FIRST, count)
+    for place in range(1000):
+        pending = PendingRecords()
+        pending.add({FIRST: waiting(MadeRecords(made))})
+        if not interrupted_at_call(place, partial(pending.take, limit)):
+            return
+        assert [pending.popleft() for _ in made] == made
+    raise AssertionError("It was interrupted at each of 1000 calls")
+
+
 @pytest.mark.parametrize("count", [5, 512, 600])
 def test_an_interrupt_while_records_are_made_loses_none_and_repeats_none(count: int) -> None:
     """Ctrl-C comes when a function begins, or when one of C has ended."""
