@@ -165,12 +165,6 @@ class PendingRecords:
             if not is_wanted(partition):
                 self.polled.pop(partition, None)
 
-    def clear(self) -> None:
-        """Drop all records."""
-        self._waiting.clear()
-        self.made.clear()  # after that: see `keep`
-        self.polled.clear()
-
 
 def unread(polled: Mapping[TopicPartition, ConsumerRecords | Sequence[FetchedBatches]]) -> dict[TopicPartition, int]:
     """Where the records of each partition begin, which was its position before they were taken."""

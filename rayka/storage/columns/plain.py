@@ -39,16 +39,16 @@ from rayka.storage.format.batch import (
 from rayka.storage.format.records import MIN_RECORD_SIZE
 
 POSITION, NEXT_OFFSET, ROWS, VALUE_BYTES, KEY_BYTES, PIECES, PIECE_BYTES, BATCH_ROWS, BATCH_BYTES = range(9)
-VIEWED_BUFFER, VIEWED_FROM, COUNTS = range(9, 12)
 """Items of `counts`: behind the last batch that was read, what there is in the columns, the pieces of files that are
-done, and, where there is no room for a batch or its keys, how many records its header counts, and its bytes. Views are
-of a buffer with this number, in which the data begins here."""
-DESCRIPTOR, POSITION_IN_FILE, SIZE, START_OFFSET, LAST_ROW, FILE_ADDRESS, BUFFER, BUFFER_POSITION, PIECE_COLUMNS = (
-    range(9)
-)
+done, and, where there is no room for a batch or its keys, how many records its header counts, and its bytes."""
+VIEWED_BUFFER, VIEWED_FROM, COUNTS = range(9, 12)
+"""More of them, for views of values: the number of the buffer that they look into, and where in it the data begins."""
+DESCRIPTOR, POSITION_IN_FILE, SIZE, START_OFFSET, LAST_ROW = range(5)
 """Columns of `pieces`: where a piece of a file is, its bytes, the first offset that is wanted of it, and how many rows
-there were when it had been read. With views of its values, the address at which the file would begin (`NOT_MAPPED`:
-it can't be mapped), the number of the buffer that is mapped there, and where in the file that begins."""
+there were when it had been read."""
+FILE_ADDRESS, BUFFER, BUFFER_POSITION, PIECE_COLUMNS = range(5, 9)
+"""More of them, for views of values: the address at which the file would begin, or `NOT_MAPPED`, the number of the
+buffer that is mapped there, and where in the file that begins."""
 NOT_READ = (0,) * (PIECE_COLUMNS - LAST_ROW)
 """What these columns have at first."""
 NOT_MAPPED = -1
