@@ -73,18 +73,22 @@ class Consumer(Shell[AsyncConsumer], Closing):
         """As `AsyncConsumer.poll_table`; the calling thread decodes."""
         with self._only_user():
             polled = self._take(partial(self._core.taking_table, copy), timeout_ms) or {}
-            with self._core.making(polled) as begun:
+            begun = self._core.begin_table(polled)
+            try:
+                table, rest = self._core.table_of(polled, columns, copy)
+                if rest:
+                    self._loop.run(self._core.give_back(polled, begun, rest))
+                self._core.pending.end_delivery(polled)  # only now: another thread may commit, or close it
+                self._core.tables_being_made.end(begun)
+            except BaseException as error:
                 try:
-                    table, rest = self._core.table_of(polled, columns, copy)
-                    if rest:
-                        self._loop.run(self._core.give_back(polled, begun, rest))
-                    self._core.pending.end_delivery(polled)  # only now: another thread may commit, or close it
-                except BaseException as error:
                     is_unreadable = isinstance(error, OSError)
                     self._loop.run(self._core.give_back(polled, begun, is_unreadable=is_unreadable))
-                    if not isinstance(error, UNREADABLE):
-                        raise
-                    return self._core.table_after(error, columns, copy)
+                finally:
+                    self._core.tables_being_made.end(begun)
+                if not isinstance(error, UNREADABLE):
+                    raise
+                return self._core.table_after(error, columns, copy)
             return table
 
     seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)

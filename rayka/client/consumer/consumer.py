@@ -82,7 +82,7 @@ class AsyncConsumer(AsyncClosing):
         self._table_buffers = TableBuffers()
         self._tables_of_one = 0
         """So many of the next tables get one fetch, of one partition."""
-        self._being_made = TablesBeingMade()
+        self.tables_being_made = TablesBeingMade()
         self._filled_s = 0.0
         self._fill_limit = self.config.max_poll_records
 
@@ -140,26 +140,28 @@ class AsyncConsumer(AsyncClosing):
         truncated, or a later read of the disk fails, SIGBUS ends the process: see docs/python.md.
         """
         polled = await self.take(partial(self.taking_table, copy), timeout_ms) or {}
-        with self.making(polled) as begun:
+        begun = self.begin_table(polled)
+        try:
             self.pending.end_delivery(polled)
-            try:
-                table, rest = await in_thread(self.table_of, polled, columns, copy)
-                if rest:
-                    await self.give_back(polled, begun, rest)
-            except BaseException as error:
-                await self.give_back(polled, begun, is_unreadable=isinstance(error, OSError))
-                if not isinstance(error, UNREADABLE):
-                    raise
-                return self.table_after(error, columns, copy)
+            table, rest = await in_thread(self.table_of, polled, columns, copy)
+            if rest:
+                await self.give_back(polled, begun, rest)
+        except BaseException as error:
+            await self.give_back(polled, begun, is_unreadable=isinstance(error, OSError))
+            if not isinstance(error, UNREADABLE):
+                raise
+            return self.table_after(error, columns, copy)
+        finally:
+            self.tables_being_made.end(begun)
         return table
 
-    def making(
-        self, polled: Mapping[TopicPartition, Sequence[FetchedBatches]]
-    ) -> contextlib.AbstractContextManager[Container[TopicPartition]]:
-        """While a table of this is made the program has not received it. Gives the partitions for which that holds."""
+    def begin_table(self, polled: Mapping[TopicPartition, Sequence[FetchedBatches]]) -> dict[TopicPartition, int]:
+        """A table of this is being made, which the program has not received. Gives the partitions for which that holds,
+        for `tables_being_made.end`.
+        """
         pending = self.pending.polled
         taken = {each: offset for each, offset in unread(polled).items() if pending.get(each) == offset}
-        return self._being_made.making(taken)
+        return self.tables_being_made.begin(taken)
 
     @at_home
     async def give_back(
@@ -433,7 +435,9 @@ class AsyncConsumer(AsyncClosing):
 
     def _return(self, offsets: Mapping[TopicPartition, int], is_unreadable: bool = False) -> None:
         for partition, offset in [*offsets.items()]:
-            state = self._state(partition)
+            state = self._fetcher.partitions.get(partition)
+            if state is None:  # given up meanwhile
+                continue
             seek = partial(self._fetcher.seek_later, state) if is_unreadable else state.seek
             self._reposition(state, partial(seek, offset))
 
@@ -450,11 +454,11 @@ class AsyncConsumer(AsyncClosing):
     def _received(self, state: AssignedPartition) -> int | None:
         """Behind what the program has received: the position, or where a table begins that is being made."""
         position, partition = self._position(state), state.topic_partition
-        return None if position is None else self._being_made.first_offset(partition, position)
+        return None if position is None else self.tables_being_made.first_offset(partition, position)
 
     def _continue(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
         """Continue where the program wants, also if a table that is being made fails."""
-        self._being_made.keep(lambda partition: partition != state.topic_partition)
+        self.tables_being_made.keep(lambda partition: partition != state.topic_partition)
         self._reposition(state, seek)
 
     def _reposition(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
@@ -467,10 +471,10 @@ class AsyncConsumer(AsyncClosing):
         """Drop what belongs to partitions that are not assigned any more."""
         is_assigned = self._fetcher.partitions.__contains__
         self.pending.keep(is_assigned)
-        self._being_made.keep(is_assigned)
+        self.tables_being_made.keep(is_assigned)
 
     def _recreated(self, topic_partition: TopicPartition) -> None:
-        self._being_made.keep(lambda partition: partition != topic_partition)
+        self.tables_being_made.keep(lambda partition: partition != topic_partition)
         self._drop_pending(topic_partition)
 
     def _drop_pending(self, topic_partition: TopicPartition) -> None:

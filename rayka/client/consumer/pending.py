@@ -131,11 +131,16 @@ class PendingRecords:
             if not made:
                 raise
         left, is_last = (partition, records.between(len(made), len(records))), len(made) == len(records)
+        if not self._waiting or self._waiting[0] is not first:
+            return True  # another thread has dropped them
         try:
             self.made.extend(made)
+        except MemoryError:
+            self.made.clear()
+            raise
         finally:  # also at Ctrl-C, which comes as soon as they are there: none may be lost or come twice
             if not self._waiting or self._waiting[0] is not first:
-                self.made.clear()  # another thread has dropped them
+                self.made.clear()
             elif self.made and is_last:
                 del self._waiting[0]
             elif self.made:
@@ -155,8 +160,9 @@ class PendingRecords:
     def keep(self, is_wanted: Callable[[TopicPartition], bool]) -> None:
         """Drop the records of all other partitions."""
         while unwanted := [each for each in [*self._waiting] if not is_wanted(each[0])]:
-            with contextlib.suppress(ValueError, IndexError):  # the caller's thread may have made some meanwhile
-                self._waiting.remove(unwanted[0])
+            for each in unwanted:
+                with contextlib.suppress(ValueError, IndexError):  # the caller's thread may have made some meanwhile
+                    self._waiting.remove(each)
         with contextlib.suppress(IndexError):  # last, as that thread looks whether they wait when it has made some
             while not is_wanted((record := self.made[0]).topic_partition):
                 if self.made[0] is record:  # or else it has gone on, maybe to another partition
@@ -183,15 +189,15 @@ class TablesBeingMade:
     def __init__(self) -> None:
         self._begun: dict[int, dict[TopicPartition, int]] = {}
 
-    @contextlib.contextmanager
-    def making(self, offsets: Mapping[TopicPartition, int]) -> Iterator[Mapping[TopicPartition, int]]:
-        """While a table with records from these offsets on is made. Gives those that still count."""
+    def begin(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """A table with records from these offsets on is being made until `end`. Gives those that still count."""
         begun = dict(offsets)
         self._begun[id(begun)] = begun
-        try:
-            yield begun
-        finally:
-            del self._begun[id(begun)]
+        return begun
+
+    def end(self, begun: Mapping[TopicPartition, int]) -> None:
+        """What `begin` gave counts no more. Safe to repeat."""
+        self._begun.pop(id(begun), None)
 
     def keep(self, is_wanted: Callable[[TopicPartition], bool]) -> None:
         """In all other partitions they say nothing any more about where to continue."""

@@ -295,6 +295,7 @@ def test_what_a_program_has_received_is_never_more_while_records_are_given_back_
             was_done = done_at({place: act}, lambda: seen.append(core._received(state)))  # noqa: B023
             assert seen == [1 if call == "give back" else 0]
             if not was_done:
+                assert place > 20, "instructions were traced"
                 return
     raise AssertionError("It was done at each of 1000 instructions")
 
@@ -323,6 +324,7 @@ def test_what_a_program_has_received_is_never_more_while_records_are_taken_and_g
             was_done = done_at(actions, lambda: seen.append(core._received(state)))  # noqa: B023
             assert seen == [0]
             if not was_done:
+                assert place > 20, "instructions were traced"
                 return
     raise AssertionError("It was done at each of 1000 instructions")
 
@@ -869,6 +871,35 @@ def test_the_first_part_of_a_table_that_is_too_large_is_not_received_before_the_
             offsets += table["offset"].to_pylist()
             assert core._received(state) == len(offsets)
         assert offsets == [*range(40)]
+
+
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_an_interrupt_at_the_delivery_of_a_table_gives_its_records_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Ctrl-C may come before the program has the table that is ready."""
+    fill(cluster, 6)
+    with reader(cluster) as consumer:
+        core = consumer._core
+        (state,) = core._fetcher.partitions.values()
+        end, interrupts = core.tables_being_made.end, [KeyboardInterrupt()]
+
+        def interrupted_end(begun: Mapping[TopicPartition, int]) -> None:
+            if place == "behind":
+                end(begun)
+            if interrupts:
+                raise interrupts.pop()
+            end(begun)
+
+        monkeypatch.setattr(core.tables_being_made, "end", interrupted_end)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll_table(30_000)
+        assert core._received(state) == 0
+        offsets = list[int]()
+        while len(offsets) < 6:
+            offsets += consumer.poll_table(30_000)["offset"].to_pylist()
+            assert core._received(state) == len(offsets)
+        assert offsets == [*range(6)]
 
 
 @pytest.mark.parametrize("is_asynchronous", [False, True])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -137,6 +138,7 @@ def test_an_interrupt_while_a_batch_is_taken_leaves_it_whole(count: int, limit: 
         pending = PendingRecords()
         pending.add({FIRST: waiting(MadeRecords(made))})
         if not interrupted_at_call(place, partial(pending.take, limit)):
+            assert place > 3, "calls were seen"
             return
         assert [pending.popleft() for _ in made] == made
     raise AssertionError("It was interrupted at each of 1000 calls")
@@ -150,11 +152,35 @@ def test_an_interrupt_while_records_are_made_loses_none_and_repeats_none(count: 
         pending = PendingRecords()
         pending.add({FIRST: waiting(MadeRecords(made))})
         if not interrupted_at_call(place, pending.make):
+            assert place > 10, "calls were seen"
             return
         assert pending.first_offsets() == {FIRST: 0}
         assert [pending.popleft() for _ in made] == made
         assert not pending
     raise AssertionError("It was interrupted at each of 10,000 calls")
+
+
+class FullDeque(deque[ConsumerRecord]):
+    """It has no memory for more than three records the first time."""
+
+    is_full = True
+
+    def extend(self, records: Iterable[ConsumerRecord]) -> None:
+        first = [*records]
+        super().extend(first[:3] if self.is_full else first)
+        if self.is_full:
+            self.is_full = False
+            raise MemoryError
+
+
+def test_a_lack_of_memory_for_records_loses_none_and_repeats_none() -> None:
+    pending, made = PendingRecords(), records_of(FIRST, 600)
+    pending.made = FullDeque()
+    pending.add({FIRST: waiting(MadeRecords(made))})
+    with pytest.raises(MemoryError):
+        pending.make()
+    assert pending.first_offsets() == {FIRST: 0}
+    assert [pending.popleft() for _ in made] == made
 
 
 def test_an_interrupt_of_the_next_record_leaves_it_or_gives_it_out() -> None:
@@ -200,17 +226,17 @@ def test_a_poll_that_takes_nothing_leaves_nothing_pending() -> None:
 def test_tables_that_begin_at_the_same_offsets_count_until_each_is_made() -> None:
     """The records of the first were given back and taken again."""
     tables = TablesBeingMade()
-    with tables.making({FIRST: 3}) as first:
-        with tables.making({FIRST: 3}) as second:
-            assert tables.first_offset(FIRST, 20) == 3
-        assert tables.first_offset(FIRST, 20) == 3
-        tables.keep(lambda partition: partition != FIRST)
-        assert tables.first_offset(FIRST, 20) == 20
-        assert (first, second) == ({}, {FIRST: 3})
+    first, second = tables.begin({FIRST: 3}), tables.begin({FIRST: 3})
+    assert tables.first_offset(FIRST, 20) == 3
+    tables.end(second)
+    assert tables.first_offset(FIRST, 20) == 3
+    tables.keep(lambda partition: partition != FIRST)
+    assert tables.first_offset(FIRST, 20) == 20
+    assert (first, second) == ({}, {FIRST: 3})
 
 
 def test_a_table_counts_for_its_own_partitions() -> None:
     tables = TablesBeingMade()
-    with tables.making({FIRST: 3}):
-        assert [tables.first_offset(partition, 20) for partition in (FIRST, SECOND)] == [3, 20]
-        assert tables.first_offset(FIRST, 2) == 2
+    tables.begin({FIRST: 3})
+    assert [tables.first_offset(partition, 20) for partition in (FIRST, SECOND)] == [3, 20]
+    assert tables.first_offset(FIRST, 2) == 2

@@ -7,6 +7,7 @@ import concurrent.futures.thread
 import errno
 import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -302,21 +303,25 @@ def test_one_thread_closes_the_files_of_a_deleted_topic(
 
 
 def test_a_process_forked_while_a_file_is_closed_closes_its_own(
-    tmp_path: Path, slow_disk: tuple[threading.Event, threading.Event]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_disk: tuple[threading.Event, threading.Event]
 ) -> None:
-    has_begun, may_end = slow_disk
+    has_begun, _ = slow_disk
     files = deleted_files(tmp_path, 2)
     files.pop()
     assert has_begun.wait(30)
     child = os.fork()
     if not child:
-        may_end.set()
-        descriptor = files[0].descriptor
-        files.clear()
-        deadline_s = time.monotonic() + 30
-        while (is_open := Path(f"/proc/self/fd/{descriptor}").exists()) and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-        os._exit(is_open)
+        is_open = True
+        try:
+            signal.alarm(60)
+            monkeypatch.setattr(segment_files, "os", os)
+            descriptor = files[0].descriptor
+            files.clear()
+            deadline_s = time.monotonic() + 30
+            while (is_open := Path(f"/proc/self/fd/{descriptor}").exists()) and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+        finally:
+            os._exit(is_open)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
