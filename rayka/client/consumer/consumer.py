@@ -175,6 +175,7 @@ class AsyncConsumer(AsyncClosing):
         table was made of them. Only of `wanted` partitions, and not if a partition is not assigned any more, is that of
         another topic of this name, or goes on before them.
         """
+        self._fetcher.check_topic_ids()
         if rest is None:
             rest = unread(polled)
             self._tables_of_one = len(self._fetcher.partitions)  # what can't be read keeps no other from being read
@@ -437,6 +438,7 @@ class AsyncConsumer(AsyncClosing):
         for partition, offset in [*offsets.items()]:
             state = self._fetcher.partitions.get(partition)
             if state is None:  # given up meanwhile
+                self._drop_pending(partition)
                 continue
             seek = partial(self._fetcher.seek_later, state) if is_unreadable else state.seek
             self._reposition(state, partial(seek, offset))

@@ -627,6 +627,37 @@ def test_a_table_that_fails_says_nothing_of_a_topic_that_was_created_again(
         assert numbers(take(consumer, 10)) == [*range(10)]
 
 
+def test_a_table_that_fails_gives_no_partition_back_to_a_topic_that_was_created_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the consumer learns of it only now."""
+    cluster.admin().create_topic("events", partitions=2)
+    for partition in (0, 1):
+        fill(cluster, 5, partition=partition)
+    with reader(cluster, ("events", 0), ("events", 1)) as consumer:
+        core = consumer._core
+        states = [*core._fetcher.partitions.values()]
+
+        def recreate_and_fail(*_: Any) -> None:
+            with monkeypatch.context() as unnoticed:
+                unnoticed.setattr(core._fetcher, "check_topic_ids", lambda: None)
+                cluster.admin().delete_topic("events")
+                cluster.admin().create_topic("events", partitions=2)
+                for partition in (0, 1):
+                    fill(cluster, 5, partition=partition)
+            raise MemoryError
+
+        for partition in (0, 1):
+            consumer.seek(("events", partition), 3)
+        wait_until(lambda: all(state.completed_fetches for state in states), 30, "both partitions")
+        with monkeypatch.context() as patched:
+            patched.setattr(tables, "table_of", recreate_and_fail)
+            with pytest.raises(MemoryError):
+                consumer.poll_table(30_000)
+        found = {(record.partition, record.offset) for record in take(consumer, 10)}
+        assert found == {(partition, offset) for partition in (0, 1) for offset in range(5)}
+
+
 def test_the_rest_of_an_iteration_says_nothing_of_a_topic_that_was_created_again(cluster: Cluster) -> None:
     fill(cluster, 5)
     with reader(cluster) as consumer:
