@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.gateway.server.segment_files import SegmentFiles
 from tests.support.client_connection import LocalConnection
 from tests.support.faulty_partitions import FaultyPartitions
 from tests.support.ways import WAYS, fill_by
@@ -23,6 +24,14 @@ def broker_config() -> dict[str, str]:
 def way_to_fill(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Producers encode records as they come, by C code, or when they send them, by plain Python."""
     fill_by(request.param, monkeypatch)
+
+
+@pytest.fixture
+def files() -> Iterator[SegmentFiles]:
+    """The open segments of a consumer without a broker."""
+    files = SegmentFiles()
+    yield files
+    files.close()
 
 
 @pytest.fixture

@@ -70,13 +70,6 @@ ALL_KINDS = batches_of_all_kinds()
 ROOM_BEFORE = 4321
 
 
-@pytest.fixture
-def files() -> Iterator[SegmentFiles]:
-    files = SegmentFiles()
-    yield files
-    files.close()
-
-
 def written(directory: Path, batches: Sequence[bytes]) -> FileSlice:
     """A segment with these batches, behind some others."""
     path = directory / "0.log"

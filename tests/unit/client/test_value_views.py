@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
@@ -36,13 +35,6 @@ from tests.unit.client.test_stored_batches import (
 )
 
 SIZES = [None, b"", b"x", bytes(range(4)), bytes(range(5)), bytes(range(12)), bytes(range(13)), bytes(range(256)) * 99]
-
-
-@pytest.fixture
-def files() -> Iterator[SegmentFiles]:
-    files = SegmentFiles()
-    yield files
-    files.close()
 
 
 def copied(table: pa.Table) -> pa.Table:
