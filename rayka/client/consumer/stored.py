@@ -7,22 +7,38 @@ when the system has just said that it is there: otherwise a broken disk would en
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import inf
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from rayka.client.compiled import LOAD_AFTER_RECORDS, Compiled
 from rayka.client.consumer.records import RecordBatches
 from rayka.gateway.server.segment_files import SegmentFile, SegmentFiles, SegmentGone
 from rayka.storage.format.batch import MAGIC, RECORD_BATCH_OVERHEAD, BatchHeader, read_header
 from rayka.types import FileSlice, TopicPartition
 
+if TYPE_CHECKING:
+    from rayka.storage.columns.file_headers import BatchesInFile
+
 LEAST_BYTES = 262_144
 """Less than this is not worth it."""
-_LARGE_BATCH = 32_768
+_LEAST_MEAN_BYTES = 8192
 """To look at the header of each batch costs too much if they are smaller on average."""
+_LARGE_BATCH = 32_768
+"""The same for plain Python."""
 _PIECE_BYTES = 1 << 20
 _FEW_BATCHES = 8
+
+
+def _load(find: Callable[..., Any]) -> None:
+    from rayka.storage.columns import file_headers  # NumPy is loaded when there is much to do
+
+    file_headers.ensure_available()
+    find(-1, 0, RECORD_BATCH_OVERHEAD, 0, inf, _PIECE_BYTES, _FEW_BATCHES, _LEAST_MEAN_BYTES)
+
+
+_compiled = Compiled("rayka.storage.columns.file_headers", "batches_in_file", _load)
 
 
 class Piece(NamedTuple):
@@ -57,8 +73,11 @@ class StoredBatches(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of all pieces."""
-        return sum(piece.size for piece in self.pieces)
+        """The bytes of all pieces, which lie side by side."""
+        if not self.pieces:
+            return 0
+        last = self.pieces[-1]
+        return last.position + last.size - self.pieces[0].position
 
     def split(self, size: int) -> tuple[StoredBatches, StoredBatches]:
         """Pieces of about this size, and those that are left. Either may be without any."""
@@ -97,7 +116,7 @@ class StoredFetch:
 
     def __init__(self, batches: StoredBatches) -> None:
         self.batches = batches
-        self.size = batches.size
+        self.size, self.held_bytes = batches.size, 0
         self.next_offset = batches.next_offset
 
 
@@ -114,9 +133,48 @@ def find_stored(
 
     Raises SegmentGone, OSError, and unless it may wait for the disk NotCached for headers that the page cache lacks.
     """
-    position, end = source.position, source.position + source.size
     if source.size < LEAST_BYTES:
         return None
+    found = _find_compiled(fetch_offset, source, file, end_offset)
+    if found is None:
+        _compiled.count(LOAD_AFTER_RECORDS)  # at once: to make a table takes other compiled code anyway
+        found = _find(fetch_offset, source, file, end_offset, may_wait)
+    if not found.pieces:
+        return None
+    pieces, next_offset, landmarks = found
+    return StoredFetch(
+        StoredBatches(topic_partition, source, pieces, fetch_offset, next_offset, landmarks=tuple(landmarks))
+    )
+
+
+class _Found(NamedTuple):
+    """Whole batches; nothing if they are better read at once."""
+
+    pieces: Sequence[Piece]
+    next_offset: int
+    landmarks: Sequence[Landmark]
+
+
+_NOTHING = _Found((), 0, ())
+
+
+def _find_compiled(fetch_offset: int, source: FileSlice, file: SegmentFile, end_offset: float) -> _Found | None:
+    """As `_find`. None if compiled code is not loaded, or has not read a header, for whatever reason."""
+    if _compiled.function is None:
+        return None
+    position, end = source.position, source.position + source.size
+    found: BatchesInFile | None = _compiled.function(
+        file.descriptor, position, end, fetch_offset, end_offset, _PIECE_BYTES, _FEW_BATCHES, _LEAST_MEAN_BYTES
+    )
+    if found is None:
+        return None
+    landmarks = [Landmark(*found.first), Landmark(*found.last)]
+    return _Found([Piece(*piece) for piece in found.pieces], found.next_offset, [*dict.fromkeys(landmarks)])
+
+
+def _find(fetch_offset: int, source: FileSlice, file: SegmentFile, end_offset: float, may_wait: bool) -> _Found:
+    """Raises as `find_stored`."""
+    position, end = source.position, source.position + source.size
     room, pieces = memoryview(bytearray(RECORD_BATCH_OVERHEAD)), [Piece(position, 0, 0)]
     next_offset, count, landmarks = fetch_offset, 0, tuple[Landmark, ...]()
     while position + RECORD_BATCH_OVERHEAD <= end:
@@ -131,7 +189,7 @@ def find_stored(
         )
         is_ordered = is_ordered and header.next_offset <= end_offset
         if header.magic != MAGIC or size < RECORD_BATCH_OVERHEAD or not is_ordered:
-            return None
+            return _NOTHING
         if position + size > end:
             break
         if pieces[-1].size and pieces[-1].size + size > _PIECE_BYTES:
@@ -141,11 +199,8 @@ def find_stored(
         landmarks = *landmarks[:1], _landmark(position, header)
         position, next_offset, count = position + size, header.next_offset, count + 1
         if count > _FEW_BATCHES and count * _LARGE_BATCH > position - source.position:
-            return None
-    if not count:
-        return None
-    found = StoredBatches(topic_partition, source, pieces, fetch_offset, next_offset, landmarks=landmarks)
-    return StoredFetch(found)
+            return _NOTHING
+    return _Found(pieces if count else (), next_offset, landmarks)
 
 
 def _landmark(position: int, header: BatchHeader) -> Landmark:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -223,6 +224,11 @@ class SystemFunction(Intrinsic):
     def __repr__(self) -> str:
         return self.symbol
 
+    @property
+    def is_available(self) -> bool:
+        """Whether the system has it. LLVM ends the process when it loads code that calls one that is not there."""
+        return hasattr(ctypes.CDLL(None), self.symbol)
+
     def _typing(self) -> Callable[..., Any]:
         from llvmlite import ir
         from numba import types
@@ -253,7 +259,8 @@ prefetch = Prefetch()
 map_memory = SystemFunction("mmap", 64, [64, 64, 32, 32, 32, 64])
 unmap_memory = SystemFunction("munmap", 32, [64, 64])
 advise = SystemFunction("madvise", 32, [64, 64, 32])
-SYMBOLS = frozenset(each.symbol for each in (map_memory, unmap_memory, advise))
+read_vector = SystemFunction("preadv2", 64, [32, 64, 32, 64, 32])
+SYMBOLS = frozenset(each.symbol for each in (map_memory, unmap_memory, advise, read_vector))
 """Functions of the system that compiled code calls."""
 
 

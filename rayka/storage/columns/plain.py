@@ -28,13 +28,17 @@ from rayka.storage.columns.intrinsics import (
 )
 from rayka.storage.format.batch import (
     ATTRIBUTES_OFFSET,
+    BATCH_LENGTH_OFFSET,
     CODEC_MASK,
     CONTROL_FLAG,
     CRC_OFFSET,
+    LAST_OFFSET_DELTA_OFFSET,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
     MAGIC,
+    MAGIC_OFFSET,
     RECORD_BATCH_OVERHEAD,
+    RECORD_COUNT_OFFSET,
 )
 from rayka.storage.format.records import MIN_RECORD_SIZE
 
@@ -61,12 +65,8 @@ CHECKS_CRC = 128
 WANTS_VIEWS = 256
 """Instead of WANTS_VALUES: values stay where they are (`views.py`)."""
 
-_LENGTH_OFFSET = 8
-_MAGIC_OFFSET = 16
-_LAST_OFFSET_DELTA_OFFSET = 23
 _BASE_TIMESTAMP_OFFSET = 27
 _MAX_TIMESTAMP_OFFSET = 35
-_COUNT_OFFSET = 57
 LINE_BYTES = 64
 _LARGE_VALUE = 512
 _LARGE_COLUMN = 4 << 20
@@ -121,12 +121,12 @@ def fill_plain(
     """
     position = int(counts[POSITION])
     while position + RECORD_BATCH_OVERHEAD <= len(data):
-        end = position + LOG_OVERHEAD + read_int32(data, position + _LENGTH_OFFSET)
+        end = position + LOG_OVERHEAD + read_int32(data, position + BATCH_LENGTH_OFFSET)
         is_framed = position + RECORD_BATCH_OVERHEAD <= end <= len(data)
-        if not is_framed or data[np.uint64(position + _MAGIC_OFFSET)] != MAGIC:
+        if not is_framed or data[np.uint64(position + MAGIC_OFFSET)] != MAGIC:
             return NOT_PLAIN
         base_offset = read_int64(data, position)
-        last_offset_delta = read_int32(data, position + _LAST_OFFSET_DELTA_OFFSET)
+        last_offset_delta = read_int32(data, position + LAST_OFFSET_DELTA_OFFSET)
         if last_offset_delta < 0 or base_offset >= _MAX_LONG - last_offset_delta:  # maybe beyond 64 bits
             return NOT_PLAIN
         next_offset = base_offset + last_offset_delta + 1
@@ -223,7 +223,7 @@ def fill_batch(
 ) -> int:
     """As `fill_plain`, for one batch, which begins at `position`. Nothing is counted unless it is DONE."""
     record = position + RECORD_BATCH_OVERHEAD
-    record_count = read_int32(data, position + _COUNT_OFFSET)
+    record_count = read_int32(data, position + RECORD_COUNT_OFFSET)
     if record_count < 0 or record_count * MIN_RECORD_SIZE > end - record:
         return NOT_PLAIN
     counts[BATCH_ROWS], counts[BATCH_BYTES] = record_count, end - position
@@ -238,7 +238,7 @@ def fill_batch(
     timestamp_type = 0
     if data[np.uint64(position + ATTRIBUTES_OFFSET + 1)] & LOG_APPEND_TIME_FLAG:
         timestamp_type, base_timestamp = 1, read_int64(data, position + _MAX_TIMESTAMP_OFFSET)
-    least_delta, last_delta = 0, read_int32(data, position + _LAST_OFFSET_DELTA_OFFSET)
+    least_delta, last_delta = 0, read_int32(data, position + LAST_OFFSET_DELTA_OFFSET)
     crc, crc_position = begin_crc(), position + ATTRIBUTES_OFFSET
     is_large = len(columns.values) >= _LARGE_COLUMN and end - record >= record_count * _LARGE_VALUE
     is_large = is_large and address_of(columns.values) % LINE_BYTES == 0
