@@ -56,6 +56,35 @@ class _OwnedLoop(uvloop.Loop):
     owner: LoopThread
 
 
+class _Called(Generic[T]):
+    """A function that the loop calls once, and what it returned or raised."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._error: BaseException | None = None
+
+    def __call__(self) -> None:
+        try:
+            self._returned = self._function()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._done.release()
+
+    def result(self) -> T:
+        """Wait for it."""
+        self._done.acquire()
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+            return self._returned
+        finally:
+            del error  # its traceback has this frame
+
+
 class LoopThread:
     """Owns a daemon thread with a uvloop event loop, from construction to `close`."""
 
@@ -90,11 +119,11 @@ class LoopThread:
         An interrupt (Ctrl-C) while waiting cancels it. Raises RaykaError if called from the loop's own
         thread, say in a callback, or after `close`.
         """
-        if self.is_current:
+        try:
+            self._require_other_thread()
+        except RaykaError:
             coroutine.close()
-            raise RaykaError(
-                ErrorCode.INVALID_REQUEST, "A blocking call from a callback would wait for itself; use the async form"
-            )
+            raise
         future = self.submit(coroutine)
         try:
             return future.result()
@@ -102,16 +131,38 @@ class LoopThread:
             future.cancel()
             raise
 
+    def call(self, function: Callable[[], T]) -> T:
+        """Call the function in the loop and wait for what it returns or raises. Less than a third of the work of `run`.
+
+        An interrupt (Ctrl-C) while waiting does not keep it from being called. Raises RaykaError as `run`.
+        """
+        self._require_other_thread()
+        called = _Called(function)
+        self._hand_over(lambda: self._loop.call_soon_threadsafe(called))
+        return called.result()
+
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run the coroutine in the loop; `close` cancels it. Raises RaykaError after `close`, and in a fork."""
+        try:
+            return self._hand_over(lambda: asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+        except RaykaError:
+            coroutine.close()
+            raise
+
+    def _hand_over(self, hand_over: Callable[[], T]) -> T:
+        """Give something to the loop, which begins it even if it gets closed now."""
         if not self.is_closed:  # in a fork nobody may give the lock back
             with self._submitting:
                 if not self._closed:
                     with contextlib.suppress(RuntimeError):  # `close` was called within this very call
-                        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        coroutine.close()
+                        return hand_over()
         reason = "The connection to the cluster is closed" if self._closed else "A connection can't be used after fork"
         raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
+
+    def _require_other_thread(self) -> None:
+        if self.is_current:
+            reason = "A blocking call from a callback would wait for itself; use the async form"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
 
     def call_soon(self, function: Callable[[*Args], object], *args: *Args) -> None:
         """Call the function in the loop, from any thread. After `close` nothing is called."""

@@ -67,7 +67,8 @@ class Consumer(Shell[AsyncConsumer], Closing):
             return polled
 
     def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
-        return self._loop.run(self._core.take(take, timeout_ms))
+        taken = self._loop.call(partial(self._core.take_now, take))  # mostly there is something, and this is quick
+        return taken if taken or timeout_ms == 0 else self._loop.run(self._core.take(take, timeout_ms))
 
     def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None, *, copy: bool = True) -> pa.Table:
         """As `AsyncConsumer.poll_table`; the calling thread decodes."""

@@ -367,6 +367,12 @@ class AsyncConsumer(AsyncClosing):
         """What `take` returns, within `timeout_ms`. The caller has received it when it calls `pending.end_delivery`."""
         return await self._wait(take, timeout_ms)
 
+    def take_now(self, take: Callable[[], Polled]) -> Polled:
+        """As `take`, without waiting. In the thread of `home`."""
+        self._require_open()
+        self._raise_if_woken()
+        return take()
+
     def taking(self, max_records: int | None) -> Callable[[], dict[TopicPartition, ConsumerRecords]]:
         """For `take`: what `poll` returns. Raises INVALID_REQUEST."""
         return partial(self._taken, partial(self._fetcher.take, self._limit(max_records)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rayka.client.loop import LoopThread, Shell
@@ -20,7 +20,13 @@ class InterruptedLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """As `LoopThread.run`; the first answer that is not empty raises KeyboardInterrupt instead."""
-        answer = self._loop.run(coroutine)
+        return self._interrupted(self._loop.run(coroutine))
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """As `LoopThread.call`, and interrupted like `run`."""
+        return self._interrupted(self._loop.call(function))
+
+    def _interrupted(self, answer: Any) -> Any:
         if not answer:
             return answer
         self._client._loop = self._loop

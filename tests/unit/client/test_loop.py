@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import gc
 import sys
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -27,6 +30,63 @@ def test_results_and_errors_come_back() -> None:
     with pytest.raises(KeyError, match="why"):
         loop.run(fail())
     loop.close()
+
+
+def test_functions_are_called_in_the_loop() -> None:
+    def fail() -> None:
+        raise KeyError("why")
+
+    loop = LoopThread()
+    assert loop.call(asyncio.get_running_loop) is loop.loop
+    with pytest.raises(KeyError, match="why"):
+        loop.call(fail)
+    with pytest.raises(SystemExit):
+        loop.call(lambda: sys.exit(3))
+    assert loop.call(lambda: "still here") == "still here"
+    with pytest.raises(RaykaError, match="callback"):
+        loop.call(lambda: loop.call(print))
+    loop.close()
+    with pytest.raises(RaykaError, match="closed"):
+        loop.call(print)
+
+
+def test_an_error_of_a_function_is_kept_by_nobody() -> None:
+    """A traceback refers to all that its functions know, such as open files."""
+
+    class Held:
+        pass
+
+    def fail() -> None:
+        held = Held()
+        seen.append(weakref.ref(held))
+        raise KeyError
+
+    loop, seen = LoopThread(), list[weakref.ref[Held]]()
+    gc.disable()
+    try:
+        with contextlib.suppress(KeyError):
+            loop.call(fail)
+        loop.run(asyncio.sleep(0))  # the loop's thread has left the call
+        assert seen[0]() is None
+    finally:
+        gc.enable()
+        loop.close()
+
+
+def test_a_function_that_comes_while_another_thread_closes_the_loop_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for one that is not called would wait for ever."""
+    loop = LoopThread()
+    closing, hand_over = threading.Thread(target=loop.close), loop.loop.call_soon_threadsafe
+
+    def hand_over_late(function: Any) -> Any:
+        if not closing.ident:
+            closing.start()
+            closing.join(0.1)  # until it waits for this call
+        return hand_over(function)
+
+    monkeypatch.setattr(loop.loop, "call_soon_threadsafe", hand_over_late)
+    assert loop.call(lambda: "called") == "called"
+    closing.join(30)
 
 
 def test_a_call_that_wants_to_end_the_process_ends_only_itself() -> None:
