@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ _MAX_AHEAD_BYTES = 1 << 28
 _SPARE = 1.05
 _MICROSECONDS = 1000
 _KEPT_VALUES = 256
-_KEPT_ARRAYS = 8
+_KEPT_ARRAYS = 16
 _MOST_KEPT_BYTES = 2 << 20
 _INT = struct.Struct("=i")
 
@@ -264,7 +264,7 @@ class ConstantColumn:
         if self._values[-1:] != [value]:
             self._values.append(value)
             self._rows.append(0)
-            self._value_size = _array_of(value).nbytes
+            self._value_size = _one(value).size
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
@@ -277,7 +277,7 @@ class ConstantColumn:
 
     def finish(self) -> pa.Array:
         """See `Column`."""
-        parts = [_repeated(value, rows) for value, rows in zip(self._values, self._rows, strict=True) if rows]
+        parts = [_repeated(value).rows(rows) for value, rows in zip(self._values, self._rows, strict=True) if rows]
         if len(parts) == 1:
             return parts[0]
         return pa.concat_arrays(parts) if parts else pa.nulls(0, self.arrow_type)
@@ -304,30 +304,50 @@ class PartitionColumn(ConstantColumn):
         return partition
 
 
-def _repeated(value: str | int, rows: int) -> pa.Array:
-    """The value in each row: a slice of an array that the next tables use too, unless it is large."""
-    room = 1 << (rows - 1).bit_length()
-    if room * _array_of(value).nbytes > _MOST_KEPT_BYTES:
-        return pa.repeat(_array_of(value)[0], rows)
-    return _kept(value, room).slice(0, rows)
+class _One(NamedTuple):
+    """An array of one value, and its bytes: Arrow takes long to count them."""
+
+    array: pa.Array
+    size: int
+
+
+class _Repeated:
+    """A value in the rows of many tables, in memory that nobody can change."""
+
+    def __init__(self, value: str | int) -> None:
+        self._one = _one(value)
+        self._array = self._one.array
+
+    def rows(self, count: int) -> pa.Array:
+        """The value in so many rows: a slice of what the next tables use too, unless it is large."""
+        array, room = self._array, 1 << (count - 1).bit_length()
+        if len(array) < count:
+            if room * self._one.size > _MOST_KEPT_BYTES:
+                return pa.repeat(self._one.array[0], count)
+            self._array = array = _unchangeable(pa.repeat(self._one.array[0], room))
+        return array.slice(0, count)
+
+
+def _unchangeable(array: pa.Array) -> pa.Array:
+    buffers = [None if buffer is None else pa.py_buffer(buffer.to_pybytes()) for buffer in array.buffers()]
+    return pa.Array.from_buffers(array.type, len(array), buffers)
 
 
 @functools.lru_cache(_KEPT_ARRAYS)
-def _kept(value: str | int, rows: int) -> pa.Array:
-    """In memory that nobody can change: many tables have it."""
-    array = pa.repeat(_array_of(value)[0], rows)
-    buffers = [None if buffer is None else pa.py_buffer(buffer.to_pybytes()) for buffer in array.buffers()]
-    return pa.Array.from_buffers(array.type, rows, buffers)
+def _repeated(value: str | int) -> _Repeated:
+    return _Repeated(value)
 
 
 @functools.lru_cache(_KEPT_VALUES)
-def _array_of(value: str | int) -> pa.Array:
+def _one(value: str | int) -> _One:
     """The value alone: pa.scalar imports pandas."""
     if isinstance(value, int):
-        return pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(_INT.pack(value))])
-    text = value.encode()
-    buffers = [None, pa.py_buffer(_INT.pack(0) + _INT.pack(len(text))), pa.py_buffer(text)]
-    return pa.Array.from_buffers(pa.string(), 1, buffers)
+        array = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(_INT.pack(value))])
+    else:
+        text = value.encode()
+        buffers = [None, pa.py_buffer(_INT.pack(0) + _INT.pack(len(text))), pa.py_buffer(text)]
+        array = pa.Array.from_buffers(pa.string(), 1, buffers)
+    return _One(array, array.nbytes)
 
 
 class HeadersColumn:

@@ -264,10 +264,15 @@ def _most_rows(record_count: int, size: int) -> int:
 
 def _binary(columns: Sequence[Column], kind: type[KeyColumn]) -> BinaryBuilder:
     """That of a column, or one that stays empty."""
-    return next((column.binary for column in columns if type(column) is kind), BinaryBuilder(pa.allocate_buffer))
+    for column in columns:
+        if type(column) is kind:
+            return column.binary
+    return BinaryBuilder(pa.allocate_buffer)
 
 
 def _numbers(columns: Sequence[Column], kind: type[NumberColumn]) -> GrowingArray:
     """Those of a column, or an array that stays empty."""
-    found = (column.numbers for column in columns if isinstance(column, kind))
-    return next(found, GrowingArray(kind.dtype, pa.allocate_buffer))
+    for column in columns:
+        if isinstance(column, kind):
+            return column.numbers
+    return GrowingArray(kind.dtype, pa.allocate_buffer)

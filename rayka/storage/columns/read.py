@@ -171,7 +171,7 @@ class ColumnsReader:
         self._most_bytes = most_bytes
         if len(set(columns)) < len(columns):
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"A column comes twice: {', '.join(columns)}")
-        self._names = columns
+        self._names, self._copy = columns, copy
         self._columns = [_new_column(name, allocate, copy) for name in columns]
         self._constant = [column for column in self._columns if isinstance(column, ConstantColumn)]
         self._plain = PlainReader(self._columns)
@@ -300,7 +300,7 @@ class ColumnsReader:
     def finish(self) -> pa.RecordBatch:
         """All that was read."""
         arrays = [column.finish() for column in self._columns]
-        schema = _schema(tuple(self._names))
+        schema = _schema(tuple(self._names), self._copy)
         if [array.type for array in arrays] != schema.types:
             fields = [field.with_type(array.type) for field, array in zip(schema, arrays, strict=True)]
             schema = pa.schema(fields)
@@ -331,9 +331,10 @@ class ColumnsReader:
 
 
 @functools.lru_cache
-def _schema(names: tuple[str, ...]) -> pa.Schema:
+def _schema(names: tuple[str, ...], copy: bool) -> pa.Schema:
     """That of these columns, unless one holds 2 GiB or more."""
-    return pa.schema([SCHEMA.field(name) for name in names])
+    fields = [SCHEMA.field(name) for name in names]
+    return pa.schema([each if copy or each.name != "value" else each.with_type(pa.binary_view()) for each in fields])
 
 
 _NEW_COLUMN: Mapping[str, Callable[[Allocate], Column]] = {
