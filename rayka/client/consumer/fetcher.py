@@ -2,9 +2,9 @@
 
 One fetch asks for all partitions that want records and are not being fetched. When it is answered, its partitions are
 asked for again. So every partition always has a request waiting at its leader, and none waits for another one's answer.
-Prefetching is bounded: two answers for each partition, and `fetch_max_bytes` in all partitions that are not paused.
-For tables it is one answer, which may be larger: their records are used once and as a whole, and most of the work is
-for each answer. Of large batches, which stay in their files, it is two again: they take no memory.
+Prefetching is bounded: two answers for each partition, and `fetch_max_bytes` of memory for all partitions that are not
+paused. For tables it is one answer, which may be larger: their records are used once and as a whole, and most of the
+work is for each answer. Of large batches, which stay in their files, it is two again: they take no memory.
 Partitions take turns in returning records.
 """
 
@@ -45,7 +45,7 @@ _LARGE_ANSWER = 1 << 20
 """To read 4 MB and check their CRC takes 0.4 ms."""
 _TABLE_FACTOR = 4
 """So many times `max_partition_fetch_bytes` is in an answer for a table."""
-_STORED_FACTOR = 12
+_STORED_FACTOR = 24
 """The same if its batches will stay in their file, so that they take no memory."""
 _RESET = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _LOST = FetchResult(ErrorCode.NETWORK_EXCEPTION)
@@ -143,10 +143,9 @@ class Fetcher:
         taken: dict[TopicPartition, list[FetchedBatches]] = {}
         for state in self._readable():
             if state.completed_fetches:
-                before = state.buffered_bytes
                 if batches := self._opened(state, enough_bytes):
                     taken[state.topic_partition] = batches
-                    enough_bytes -= before - state.buffered_bytes
+                    enough_bytes -= sum(each.size for each in batches)
                 self._ready[state] = self._ready.pop(state)  # the others come first at the next call
                 if enough_bytes <= 0:
                     break
@@ -240,7 +239,7 @@ class Fetcher:
         return [state for state in self._ready if not state.is_paused]
 
     def _room(self) -> int:
-        """How many bytes may be prefetched.
+        """How many bytes may be prefetched, beside what stays in its file.
 
         Those of paused partitions do not count: they must not keep the others from being read.
         """
@@ -351,11 +350,12 @@ class Fetcher:
         for (state, asked_in_round), result in answers if not self._is_closed else ():
             if state.round == asked_in_round:
                 state.is_fetching = False
+                held = state.buffered_bytes + self._reader.waiting_bytes
                 try:
                     self._accept(state, result, room)
                 except Exception as error:  # say for lack of memory
                     self._read_again(state, error)
-                room -= result.size
+                room -= state.buffered_bytes + self._reader.waiting_bytes - held
             if result.size >= _LARGE_ANSWER:
                 self._loop.call_soon(self._accept_all, fetch, answers)
                 return

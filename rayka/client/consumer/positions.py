@@ -90,7 +90,7 @@ class AssignedPartition:
     def put(self, completed_fetch: CompletedFetch | StoredFetch) -> None:
         """Add what a fetch brought."""
         self.completed_fetches.append(completed_fetch)
-        self.buffered_bytes += completed_fetch.size
+        self.buffered_bytes += completed_fetch.held_bytes
         self.fetch_offset = completed_fetch.next_offset
 
     def take(self, limit: int) -> ConsumerRecords:
@@ -118,7 +118,7 @@ class AssignedPartition:
         while self.completed_fetches and enough_bytes > 0:
             completed_fetch = self.completed_fetches.popleft()
             enough_bytes -= completed_fetch.size
-            self.buffered_bytes -= completed_fetch.size
+            self.buffered_bytes -= completed_fetch.held_bytes
             batches = completed_fetch.batches
             position = max(batches.position, self.position or 0)
             taken.append(batches._replace(position=position, topic_id=self.topic_id))
@@ -130,7 +130,7 @@ class AssignedPartition:
             self.position = records.last_offset + 1
         else:
             done = self.completed_fetches.popleft()
-            self.buffered_bytes -= done.size
+            self.buffered_bytes -= done.held_bytes
             self.position = done.next_offset
 
 

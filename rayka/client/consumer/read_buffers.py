@@ -24,7 +24,7 @@ _LARGE_STEP_BYTES = 8 << 20
 """So that a slightly larger table needs no other buffer. What is not used of one takes no memory."""
 _ALIGNMENT = 64
 _MOST_READ_BYTES = 32 << 20
-_MOST_TABLE_BYTES = 80 << 20
+_MOST_TABLE_BYTES = 120 << 20
 
 
 class ReadBuffers:

@@ -91,6 +91,11 @@ class RecordBatches(NamedTuple):
     """Their CRCs were checked and are right."""
     topic_id: uuid.UUID | None = None
 
+    @property
+    def size(self) -> int:
+        """The bytes of all batches."""
+        return len(self.data)
+
     def visible(self) -> Iterator[PositionedHeader]:
         """Place in `data` and header of each batch that has records for a reader. Raises CORRUPT_MESSAGE."""
         for place, header in iter_visible(self.data, iter_headers(self.data), self.aborted_transactions):
@@ -135,6 +140,8 @@ class CompletedFetch:
         may_check = is_for_table and config.check_crcs and size >= len(headers) * _LARGE_BATCH
         are_intact = may_check and _are_intact(view, headers)
         self.batches = RecordBatches(topic_partition, view, fetch_offset, next_offset, aborted_transactions, are_intact)
+        self.held_bytes = size
+        """What it takes of memory."""
         self._left: deque[PositionedHeader] | None = None
         self._source: RecordSource = MadeRecords()
         self._taken = 0

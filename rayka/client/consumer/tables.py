@@ -193,15 +193,15 @@ class _Part:
 
 def _split(found: Sequence[FetchedBatches]) -> tuple[Sequence[FetchedBatches], Sequence[FetchedBatches]]:
     """Two parts; one if little is in files."""
-    left = int(sum(map(_size, found)) * _FIRST_PART)
+    left = int(sum(each.size for each in found) * _FIRST_PART)
     if sum(each.size for each in found if isinstance(each, StoredBatches)) < _LEAST_STORED_BYTES:
         return found, ()
     for number, batches in enumerate(found):
-        if _size(batches) > left:
+        if batches.size > left:
             parts = batches.split(left) if isinstance(batches, StoredBatches) else (None, batches)
-            first, second = ([part] if part and _size(part) else [] for part in parts)
+            first, second = ([part] if part and part.size else [] for part in parts)
             return [*found[:number], *first], [*second, *found[number + 1 :]]
-        left -= _size(batches)
+        left -= batches.size
     return found, ()
 
 
@@ -224,11 +224,7 @@ def _in_file(batches: StoredBatches) -> FileBatches:
 def _part_bytes(found: Sequence[FetchedBatches]) -> int:
     """Bytes of the fetches that fill the next part, if their records take as much memory: what it reserves."""
     size = 0
-    for size in accumulate(map(_size, found)):
+    for size in accumulate(each.size for each in found):
         if size >= _PART_BYTES:
             break
     return size
-
-
-def _size(batches: FetchedBatches) -> int:
-    return batches.size if isinstance(batches, StoredBatches) else len(batches.data)

@@ -1486,11 +1486,9 @@ def test_fetches_for_tables_are_four_times_as_large(cluster: Cluster, faults: Fa
     asked: list[FetchPartition] = []
     faults.on_fetch = asked.append
     with reader(cluster, max_partition_fetch_bytes=2000) as consumer:
-        for _ in range(2):
-            consumer.poll_table(30_000)
-            wait_until(lambda: asked[-1].max_bytes == 8000, 30, "a fetch for a table")
-            consumer.poll(30_000, 10_000)
-            wait_until(lambda: asked[-1].max_bytes == 2000, 30, "a fetch for records")
+        for _ in range(2):  # fetches that were sent before a poll are taken first
+            wait_until(lambda: consumer.poll_table(1000) and asked[-1].max_bytes == 8000, 30, "a fetch for a table")
+            wait_until(lambda: consumer.poll(1000, 10_000) and asked[-1].max_bytes == 2000, 30, "a fetch for records")
 
 
 def test_the_asynchronous_form(connection: LocalConnection, cluster: Cluster) -> None:

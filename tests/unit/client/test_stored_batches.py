@@ -18,7 +18,9 @@ import pyarrow as pa
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.client.compiled import Compiled
 from rayka.client.consumer import consumer as consumers
+from rayka.client.consumer import stored as stored_module
 from rayka.client.consumer import tables
 from rayka.client.consumer.records import RecordBatches
 from rayka.client.consumer.stored import LEAST_BYTES, NotCached, Piece, StoredBatches, StoredFetch, find_stored
@@ -33,6 +35,8 @@ from rayka.testing import wait_until
 from rayka.types import FileSlice, TimestampType, TopicPartition
 
 EVENTS = TopicPartition("events", 0)
+COMPILED = "rayka.storage.columns.file_headers", "batches_in_file", stored_module._load
+NOT_COMPILED = Compiled("no such module", "", lambda _: None)
 NOW = 1_700_000_000_000
 
 
@@ -70,6 +74,16 @@ ALL_KINDS = batches_of_all_kinds()
 ROOM_BEFORE = 4321
 
 
+@pytest.fixture(params=["plain Python", "compiled code"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How batches are found."""
+    compiled = NOT_COMPILED
+    if request.param == "compiled code":
+        compiled = Compiled(*COMPILED)
+        compiled.load()
+    monkeypatch.setattr(stored_module, "_compiled", compiled)
+
+
 def written(directory: Path, batches: Sequence[bytes]) -> FileSlice:
     """A segment with these batches, behind some others."""
     path = directory / "0.log"
@@ -91,7 +105,7 @@ def in_memory(batches: Sequence[bytes], fetch_offset: int = 0) -> RecordBatches:
 @pytest.mark.parametrize("columns", [None, ["value"], ["key", "offset"], ["topic", "partition"], ["headers"]])
 @pytest.mark.parametrize("fetch_offset", [0, 133])
 def test_a_table_of_a_file_is_that_of_the_same_batches_in_memory(
-    tmp_path: Path, files: SegmentFiles, columns: list[str] | None, check_crcs: bool, fetch_offset: int
+    way: None, tmp_path: Path, files: SegmentFiles, columns: list[str] | None, check_crcs: bool, fetch_offset: int
 ) -> None:
     batches = ALL_KINDS[fetch_offset // 100 :]
     found = stored(files, written(tmp_path, batches), fetch_offset)
@@ -268,23 +282,80 @@ def test_an_unfinished_last_batch_is_left_for_the_next_fetch(tmp_path: Path, fil
     ],
     ids=["little", "too large", "small", "twice", "backwards", "another magic", "no size", "negative delta"],
 )
-def test_what_is_small_or_broken_is_read_at_once(tmp_path: Path, files: SegmentFiles, batches: list[bytes]) -> None:
+def test_what_is_small_or_broken_is_read_at_once(
+    way: None, tmp_path: Path, files: SegmentFiles, batches: list[bytes]
+) -> None:
     source = written(tmp_path, batches)
     assert find_stored(EVENTS, 0, source, files.open(source)) is None
 
 
-def test_large_batches_that_only_the_disk_has_are_found_by_who_may_wait(
+def test_what_is_behind_the_end_of_the_partition_is_read_at_once(
+    way: None, tmp_path: Path, files: SegmentFiles
+) -> None:
+    source = written(tmp_path, [LARGE, NEXT])
+    file = files.open(source)
+    assert find_stored(EVENTS, 0, source, file, end_offset=600) is not None
+    assert find_stored(EVENTS, 0, source, file, end_offset=599) is None
+
+
+def test_a_file_that_has_become_shorter_is_gone(way: None, tmp_path: Path, files: SegmentFiles) -> None:
+    source = written(tmp_path, [LARGE, NEXT])
+    file = files.open(source)
+    os.truncate(source.path, ROOM_BEFORE + len(LARGE) + 1)
+    with pytest.raises(NotCached):
+        find_stored(EVENTS, 0, source, file)
+    with pytest.raises(SegmentGone):
+        find_stored(EVENTS, 0, source, file, may_wait=True)
+
+
+def test_batches_of_16_kb_stay_in_their_file_once_the_compiled_code_is_loaded(
     tmp_path: Path, files: SegmentFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = Compiled(*COMPILED)
+    monkeypatch.setattr(stored_module, "_compiled", compiled)
+    batches = [at_offset(build_batch(records(16, 1000)), 16 * number) for number in range(40)]
+    source = written(tmp_path, batches)
+    assert find_stored(EVENTS, 0, source, files.open(source)) is None
+    wait_until(lambda: compiled.function is not None, 60, "the code is loaded")
+    assert stored(files, source).size == source.size
+
+
+def test_headers_that_the_page_cache_has_lost_are_not_waited_for(
+    way: None, tmp_path: Path, files: SegmentFiles
 ) -> None:
     source = written(tmp_path, [LARGE, NEXT])
     file = files.open(source)
     expected = stored(files, source)
-    monkeypatch.setattr(SegmentFile, "read_cached", lambda *arguments: 0)
+    os.fsync(file.descriptor)
+    os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    if file.is_cached(source.position, source.size):
+        pytest.skip("this file system keeps its files in memory")
     with pytest.raises(NotCached):
         find_stored(EVENTS, 0, source, file)
     found = find_stored(EVENTS, 0, source, file, may_wait=True)
     assert found is not None
     assert found.batches.opened(files) == expected
+
+
+def test_large_batches_that_only_the_disk_has_are_found_by_who_may_wait(
+    tmp_path: Path, files: SegmentFiles, request: pytest.FixtureRequest
+) -> None:
+    source = written(tmp_path, [LARGE, NEXT])
+    file = files.open(source)
+    expected = stored(files, source)
+    request.getfixturevalue("only_on_disk")
+    with pytest.raises(NotCached):
+        find_stored(EVENTS, 0, source, file)
+    found = find_stored(EVENTS, 0, source, file, may_wait=True)
+    assert found is not None
+    assert found.batches.opened(files) == expected
+
+
+@pytest.fixture
+def only_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page cache has nothing of any segment."""
+    monkeypatch.setattr(SegmentFile, "read_cached", lambda *arguments: 0)
+    monkeypatch.setattr(stored_module, "_compiled", NOT_COMPILED)
 
 
 def fill(cluster: Cluster, count: int, **config: object) -> None:
@@ -325,11 +396,10 @@ def test_records_are_not_lost_between_tables_and_other_polls(cluster: Cluster) -
 
 
 def test_large_batches_that_only_the_disk_has_stay_in_their_file_for_tables(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, only_on_disk: None
 ) -> None:
     """Some pages of a file leave the page cache at any time."""
     fill(cluster, 40)
-    monkeypatch.setattr(SegmentFile, "read_cached", lambda *arguments: 0)
     with cluster.consumer(auto_offset_reset="earliest") as consumer:
         consumer.poll_table(0)  # says that tables are wanted
         consumer.assign([EVENTS])
@@ -343,7 +413,7 @@ def test_large_batches_that_only_the_disk_has_stay_in_their_file_for_tables(
 
 
 def test_records_that_are_found_on_the_disk_after_the_last_table_are_fetched_again(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, only_on_disk: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(cluster, 40)
     is_reading, may_end = threading.Event(), threading.Event()
@@ -354,7 +424,6 @@ def test_records_that_are_found_on_the_disk_after_the_last_table_are_fetched_aga
         assert may_end.wait(60)
         read_into(*arguments)
 
-    monkeypatch.setattr(SegmentFile, "read_cached", lambda *arguments: 0)
     monkeypatch.setattr(SegmentFile, "read_into", read_late)
     with cluster.consumer(auto_offset_reset="earliest") as consumer:
         consumer.poll_table(0)
@@ -372,18 +441,49 @@ def test_a_table_has_no_more_fetches_than_make_it_large_enough(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumers, "_TABLE_BYTES", 500_000)
-    fill(cluster, 100)
+    fill(cluster, 200)
     with cluster.consumer(auto_offset_reset="earliest", max_partition_fetch_bytes=100_000) as consumer:
         consumer.assign([EVENTS])
-        seen = consumer.poll_table(0)["offset"].to_pylist()  # also says that tables are wanted
         (state,) = consumer._core._fetcher.partitions.values()
-        while len(seen) < 70:
+        seen: list[int] = []
+        while not state.has_large_batches:  # the first fetch does not know that tables are wanted
+            seen += consumer.poll_table(1000)["offset"].to_pylist()
+        while len(seen) < 140:
             wait_until(lambda: len(state.completed_fetches) == 2, 30, "two fetches")
             first, second = state.completed_fetches
             seen += consumer.poll_table(30_000)["offset"].to_pylist()
             last = first if first.size >= 500_000 else second
             assert seen == [*range(last.next_offset)]
             assert consumer.position(EVENTS) == len(seen)
+
+
+def test_what_stays_in_its_file_is_read_ahead_without_regard_to_memory(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "_TABLE_BYTES", 1)
+    cluster.admin().create_topic("events", partitions=3)
+    with cluster.producer() as producer:
+        for partition in [*range(3)] * 160:
+            producer.send("events", bytes(100_000), partition=partition)
+    limits = {"max_partition_fetch_bytes": 100_000, "fetch_max_bytes": 5_000_000}
+    with cluster.consumer(auto_offset_reset="earliest", **limits) as consumer:
+        consumer.assign([("events", partition) for partition in range(3)])
+        states, rows = consumer._core._fetcher.partitions.values(), list[int]()
+
+        def are_large() -> bool:
+            rows.append(len(consumer.poll_table(1000)))
+            return all(state.has_large_batches for state in states)
+
+        def read_ahead() -> list[int]:
+            return [sum(fetch.size for fetch in state.completed_fetches) for state in states]
+
+        wait_until(are_large, 30, "large batches in all partitions")
+        wait_until(lambda: sum(read_ahead()) > 7_500_000, 30, lambda: f"{read_ahead()} bytes are read ahead")
+        assert sum(state.buffered_bytes for state in states) <= 500_000
+        while sum(rows) < 480:
+            rows.append(sum(map(len, consumer.poll(30_000).values())))
+            assert sum(state.buffered_bytes for state in states) <= 5_500_000
+    assert sum(rows) == 480
 
 
 def test_a_file_that_becomes_shorter_while_a_table_is_made_is_fetched_again(
