@@ -57,20 +57,28 @@ class _OwnedLoop(uvloop.Loop):
 
 
 class _Called(Generic[T]):
-    """A function that the loop calls once, and what it returned or raised."""
+    """A function that the loop calls once, and what it returned or raised.
+
+    Its lock is one without Python code: an interrupt (Ctrl-C) can come within that of `threading.Condition`, when the
+    lock is taken and nobody gives it back.
+    """
 
     def __init__(self, function: Callable[[], T]) -> None:
-        self._function = function
+        self._function: Callable[[], T] | None = function
+        self._has_begun = self._has_ended = False
         self._done = threading.Lock()
         self._done.acquire()
         self._error: BaseException | None = None
 
     def __call__(self) -> None:
+        self._has_begun = True
         try:
-            self._returned = self._function()
+            if (function := self._function) is not None:
+                self._returned = function()
         except BaseException as error:
             self._error = error
         finally:
+            self._has_ended = True
             self._done.release()
 
     def result(self) -> T:
@@ -83,6 +91,60 @@ class _Called(Generic[T]):
             return self._returned
         finally:
             del error  # its traceback has this frame
+
+    def take_back(self) -> None:
+        """Let the loop not call it. If it has begun, wait for its end."""
+        self._function = None
+        if self._has_begun and not self._has_ended:  # else the lock may have been taken, just before an interrupt
+            self._done.acquire()
+
+
+class _Run(Generic[T]):
+    """A coroutine that the loop runs as a task, and its outcome; see `_Called`."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
+        self._coroutine = coroutine
+        self._loop = loop
+        self._is_handed_over = False
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._task: asyncio.Task[T] | None = None
+
+    def hand_over(self) -> None:
+        """Give it to the loop. Raises RuntimeError if that has ended."""
+        self._is_handed_over = True
+        self._loop.call_soon_threadsafe(self)
+
+    def __call__(self) -> None:
+        self._task = self._loop.create_task(self._coroutine)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        self._done.release()
+
+    def result(self) -> T:
+        """Wait for it. Raises concurrent.futures.CancelledError if `LoopThread.close` has cancelled it."""
+        self._done.acquire()
+        task, self._task = self._task, None
+        assert task is not None
+        try:
+            return task.result()
+        except asyncio.CancelledError:
+            raise concurrent.futures.CancelledError from None
+        finally:
+            del task  # the traceback of its error has this frame
+
+    def cancel(self) -> None:
+        """Cancel it, from any thread, whether or not the loop has got it."""
+        if self._is_handed_over:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._cancel)
+                return
+        self._coroutine.close()
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
 class LoopThread:
@@ -119,27 +181,28 @@ class LoopThread:
         An interrupt (Ctrl-C) while waiting cancels it. Raises RaykaError if called from the loop's own
         thread, say in a callback, or after `close`.
         """
+        run = _Run(coroutine, self._loop)
         try:
             self._require_other_thread()
-        except RaykaError:
-            coroutine.close()
-            raise
-        future = self.submit(coroutine)
-        try:
-            return future.result()
+            self._hand_over(run.hand_over)
+            return run.result()
         except BaseException:
-            future.cancel()
+            run.cancel()
             raise
 
     def call(self, function: Callable[[], T]) -> T:
         """Call the function in the loop and wait for what it returns or raises. Less than a third of the work of `run`.
 
-        An interrupt (Ctrl-C) while waiting does not keep it from being called. Raises RaykaError as `run`.
+        After an interrupt (Ctrl-C) while waiting it is not called, or it has ended. Raises RaykaError as `run`.
         """
         self._require_other_thread()
         called = _Called(function)
-        self._hand_over(lambda: self._loop.call_soon_threadsafe(called))
-        return called.result()
+        try:
+            self._hand_over(lambda: self._loop.call_soon_threadsafe(called))
+            return called.result()
+        except BaseException:
+            called.take_back()
+            raise
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run the coroutine in the loop; `close` cancels it. Raises RaykaError after `close`, and in a fork."""

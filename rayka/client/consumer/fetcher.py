@@ -371,6 +371,8 @@ class Fetcher:
             state.high_watermark = result.high_watermark
             state.last_stable_offset = result.last_stable_offset
             state.log_start_offset = result.log_start_offset
+            if result.size and not isinstance(result.records, FileSlice):
+                state.has_large_batches = False
             if result.size and room > 0:
                 self._read(state, result)
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -468,8 +470,10 @@ class Fetcher:
             state.seek_by(None)
 
     def _back_off(self, state: AssignedPartition) -> None:
-        """Do not fetch a partition for a moment."""
-        state.backing_off = True
+        """Do not fetch a partition for a moment, and then as much as may have to be kept in memory: its leader may have
+        changed.
+        """
+        state.backing_off, state.has_large_batches = True, False
         self._loop.call_later(self._config.retry_backoff_ms / 1000, self._backed_off, state, state.round)
 
     def _backed_off(self, state: AssignedPartition, in_round: int) -> None:

@@ -174,6 +174,8 @@ def _find_compiled(fetch_offset: int, source: FileSlice, file: SegmentFile, end_
 
 def _find(fetch_offset: int, source: FileSlice, file: SegmentFile, end_offset: float, may_wait: bool) -> _Found:
     """Raises as `find_stored`."""
+    # A thread that may wait finds the same as compiled code would in the page cache.
+    least_mean_bytes = _LEAST_MEAN_BYTES if may_wait and _compiled.function is not None else _LARGE_BATCH
     position, end = source.position, source.position + source.size
     room, pieces = memoryview(bytearray(RECORD_BATCH_OVERHEAD)), [Piece(position, 0, 0)]
     next_offset, count, landmarks = fetch_offset, 0, tuple[Landmark, ...]()
@@ -198,7 +200,7 @@ def _find(fetch_offset: int, source: FileSlice, file: SegmentFile, end_offset: f
         pieces[-1] = Piece(start, size_before + size, records_before + max(header.record_count, 0))
         landmarks = *landmarks[:1], _landmark(position, header)
         position, next_offset, count = position + size, header.next_offset, count + 1
-        if count > _FEW_BATCHES and count * _LARGE_BATCH > position - source.position:
+        if count > _FEW_BATCHES and count * least_mean_bytes > position - source.position:
             return _NOTHING
     return _Found(pieces if count else (), next_offset, landmarks)
 

@@ -6,9 +6,12 @@ import asyncio
 import concurrent.futures
 import contextlib
 import gc
+import signal
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -71,6 +74,93 @@ def test_an_error_of_a_function_is_kept_by_nobody() -> None:
     finally:
         gc.enable()
         loop.close()
+
+
+@contextlib.contextmanager
+def interrupted_when(event: threading.Event) -> Iterator[None]:
+    """Raise KeyboardInterrupt in this thread, as Ctrl-C does, a moment after the event."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def send() -> None:
+        event.wait(60)
+        threading.Event().wait(0.1)  # until the other thread waits; if it does not yet, the outcome is the same
+        signal.pthread_kill(interrupted, signal.SIGUSR1)
+
+    interrupted, before = threading.get_ident(), signal.signal(signal.SIGUSR1, interrupt)
+    sending = threading.Thread(target=send)
+    sending.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        sending.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_interrupted_call_that_has_not_begun_is_not_made() -> None:
+    loop, is_busy, may_end, calls = LoopThread(), threading.Event(), threading.Event(), list[int]()
+
+    def be_busy() -> None:
+        is_busy.set()
+        may_end.wait(60)
+
+    loop.call_soon(be_busy)
+    with interrupted_when(is_busy):
+        loop.call(lambda: calls.append(1))
+    may_end.set()
+    loop.call(lambda: calls.append(2))
+    assert calls == [2]
+    loop.close()
+
+
+def test_an_interrupted_call_that_has_begun_has_ended_when_the_interrupt_comes_out() -> None:
+    loop, has_begun, calls = LoopThread(), threading.Event(), list[int]()
+
+    def work() -> None:
+        has_begun.set()
+        threading.Event().wait(0.5)
+        calls.append(1)
+
+    with interrupted_when(has_begun):
+        loop.call(work)
+    assert calls == [1]
+    loop.close()
+
+
+def test_an_interrupted_coroutine_is_cancelled() -> None:
+    loop, has_begun, has_ended = LoopThread(), threading.Event(), threading.Event()
+
+    async def wait_for_ever() -> None:
+        has_begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            has_ended.set()
+
+    with interrupted_when(has_begun):
+        loop.run(wait_for_ever())
+    assert has_ended.wait(30)
+    loop.close()
+
+
+def test_who_waits_for_the_loop_holds_no_lock_that_an_interrupt_could_leave_locked() -> None:
+    """That of `threading.Condition` is taken by Python code. The loop would wait for it for ever."""
+    loop, seen = LoopThread(), list[str]()
+
+    def see(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename == threading.__file__:
+            seen.append(frame.f_code.co_name)
+
+    sys.setprofile(see)
+    try:
+        loop.run(asyncio.sleep(0.01))
+        loop.call(list)
+    finally:
+        sys.setprofile(None)
+        loop.close()
+    assert not {"__enter__", "wait", "notify_all"} & {*seen}
 
 
 def test_a_function_that_comes_while_another_thread_closes_the_loop_is_called(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -317,7 +317,14 @@ def test_batches_of_16_kb_stay_in_their_file_once_the_compiled_code_is_loaded(
     source = written(tmp_path, batches)
     assert find_stored(EVENTS, 0, source, files.open(source)) is None
     wait_until(lambda: compiled.function is not None, 60, "the code is loaded")
-    assert stored(files, source).size == source.size
+    expected = stored(files, source)
+    assert expected.size == source.size
+    file = files.open(source)
+    os.fsync(file.descriptor)
+    os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    found = find_stored(EVENTS, 0, source, file, may_wait=True)
+    assert found is not None
+    assert found.batches.opened(files) == expected
 
 
 def test_headers_that_the_page_cache_has_lost_are_not_waited_for(
