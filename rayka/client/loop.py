@@ -97,6 +97,7 @@ class _Called(Generic[T]):
         self._function = None
         if self._has_begun and not self._has_ended:  # else the lock may have been taken, just before an interrupt
             self._done.acquire()
+        self._error = None  # its traceback has a frame that has this object
 
 
 class _Run(Generic[T]):
@@ -109,6 +110,7 @@ class _Run(Generic[T]):
         self._done = threading.Lock()
         self._done.acquire()
         self._task: asyncio.Task[T] | None = None
+        self._error: BaseException | None = None
 
     def hand_over(self) -> None:
         """Give it to the loop. Raises RuntimeError if that has ended."""
@@ -116,8 +118,14 @@ class _Run(Generic[T]):
         self._loop.call_soon_threadsafe(self)
 
     def __call__(self) -> None:
-        self._task = self._loop.create_task(self._coroutine)
-        self._task.add_done_callback(self._ended)
+        try:
+            self._task = self._loop.create_task(self._coroutine)
+            self._task.add_done_callback(self._ended)
+        except BaseException as error:  # for lack of memory, say: nobody would wake the caller
+            self._error = error
+            self._done.release()
+            if self._task is None:
+                self._coroutine.close()
 
     def _ended(self, task: asyncio.Task[T]) -> None:
         self._done.release()
@@ -125,22 +133,25 @@ class _Run(Generic[T]):
     def result(self) -> T:
         """Wait for it. Raises concurrent.futures.CancelledError if `LoopThread.close` has cancelled it."""
         self._done.acquire()
-        task, self._task = self._task, None
-        assert task is not None
+        error, task = self._error, self._task
+        self._error = self._task = None
         try:
+            if error is not None:
+                raise error
+            assert task is not None
             return task.result()
         except asyncio.CancelledError:
             raise concurrent.futures.CancelledError from None
         finally:
-            del task  # the traceback of its error has this frame
+            del error, task  # the traceback of an error has this frame
 
     def cancel(self) -> None:
         """Cancel it, from any thread, whether or not the loop has got it."""
-        if self._is_handed_over:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._cancel)
-                return
-        self._coroutine.close()
+        if not self._is_handed_over or self._loop.is_closed():
+            self._coroutine.close()
+            return
+        with contextlib.suppress(RuntimeError):  # it has just ended
+            self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
         if self._task is not None:
@@ -193,7 +204,8 @@ class LoopThread:
     def call(self, function: Callable[[], T]) -> T:
         """Call the function in the loop and wait for what it returns or raises. Less than a third of the work of `run`.
 
-        After an interrupt (Ctrl-C) while waiting it is not called, or it has ended. Raises RaykaError as `run`.
+        After an interrupt (Ctrl-C) while waiting it is not called, or it has ended, unless another interrupt comes
+        meanwhile. Raises RaykaError as `run`.
         """
         self._require_other_thread()
         called = _Called(function)
@@ -250,7 +262,12 @@ class LoopThread:
             while not self._closed:
                 self._run_forever()
         finally:
-            self._cancel_tasks()
+            for _ in range(_MOST_CANCEL_ROUNDS):
+                try:
+                    self._cancel_tasks()
+                    break
+                except (SystemExit, KeyboardInterrupt, RuntimeError) as error:  # of one task, or the loop was stopped
+                    logger.error("%r while the client's thread ends", error)
             self._loop.close()
 
     def _run_forever(self) -> None:

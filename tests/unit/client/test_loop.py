@@ -129,6 +129,42 @@ def test_an_interrupted_call_that_has_begun_has_ended_when_the_interrupt_comes_o
     loop.close()
 
 
+def test_an_error_of_an_interrupted_call_is_kept_by_nobody() -> None:
+    class Held:
+        pass
+
+    def work() -> None:
+        held = Held()
+        seen.append(weakref.ref(held))
+        has_begun.set()
+        threading.Event().wait(0.5)
+        raise KeyError
+
+    loop, has_begun, seen = LoopThread(), threading.Event(), list[weakref.ref[Held]]()
+    gc.disable()
+    try:
+        with interrupted_when(has_begun):
+            loop.call(work)
+        loop.run(asyncio.sleep(0))
+        assert seen[0]() is None
+    finally:
+        gc.enable()
+        loop.close()
+
+
+def test_a_call_that_cannot_begin_has_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    loop = LoopThread()
+    monkeypatch.setattr(loop.loop, "create_task", fail)
+    with pytest.raises(MemoryError):
+        loop.run(asyncio.sleep(0))
+    monkeypatch.undo()
+    assert loop.run(asyncio.sleep(0, "goes on")) == "goes on"
+    loop.close()
+
+
 def test_an_interrupted_coroutine_is_cancelled() -> None:
     loop, has_begun, has_ended = LoopThread(), threading.Event(), threading.Event()
 
@@ -207,6 +243,35 @@ def test_close_ends_what_runs() -> None:
     loop.close()
     assert ended.is_set()
     assert waiting.cancelled()
+
+
+def test_close_ends_all_calls_also_if_one_wants_to_end_the_process_meanwhile() -> None:
+    loop, has_begun, outcomes = LoopThread(), threading.Semaphore(0), list[type[BaseException]]()
+
+    async def wait_for_ever(error: type[BaseException] | None) -> None:
+        has_begun.release()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if error is not None:
+                raise error
+            await asyncio.sleep(0.01)
+
+    def call(error: type[BaseException] | None) -> None:
+        try:
+            loop.run(wait_for_ever(error))
+        except BaseException as raised:
+            outcomes.append(type(raised))
+
+    calling = [threading.Thread(target=call, args=[error]) for error in (SystemExit, None)]
+    for each in calling:
+        each.start()
+        assert has_begun.acquire(timeout=30)
+    loop.close()
+    for each in calling:
+        each.join(30)
+    assert {*outcomes} == {SystemExit, concurrent.futures.CancelledError}
+    assert loop.loop.is_closed()
 
 
 def test_after_close_nothing_runs() -> None:
