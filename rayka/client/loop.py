@@ -202,7 +202,7 @@ class LoopThread:
             raise
 
     def call(self, function: Callable[[], T]) -> T:
-        """Call the function in the loop and wait for what it returns or raises. Less than a third of the work of `run`.
+        """Call the function in the loop and wait for what it returns or raises. It needs no task, unlike `run`.
 
         After an interrupt (Ctrl-C) while waiting it is not called, or it has ended, unless another interrupt comes
         meanwhile. Raises RaykaError as `run`.
