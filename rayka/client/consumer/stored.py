@@ -142,9 +142,7 @@ def find_stored(
     if not found.pieces:
         return None
     pieces, next_offset, landmarks = found
-    return StoredFetch(
-        StoredBatches(topic_partition, source, pieces, fetch_offset, next_offset, landmarks=tuple(landmarks))
-    )
+    return StoredFetch(StoredBatches(topic_partition, source, pieces, fetch_offset, next_offset, landmarks=landmarks))
 
 
 class _Found(NamedTuple):
@@ -152,7 +150,7 @@ class _Found(NamedTuple):
 
     pieces: Sequence[Piece]
     next_offset: int
-    landmarks: Sequence[Landmark]
+    landmarks: tuple[Landmark, ...]
 
 
 _NOTHING = _Found((), 0, ())
@@ -168,8 +166,8 @@ def _find_compiled(fetch_offset: int, source: FileSlice, file: SegmentFile, end_
     )
     if found is None:
         return None
-    landmarks = [Landmark(*found.first), Landmark(*found.last)]
-    return _Found([Piece(*piece) for piece in found.pieces], found.next_offset, [*dict.fromkeys(landmarks)])
+    landmarks = dict.fromkeys([Landmark(*found.first), Landmark(*found.last)])  # they may be the same
+    return _Found([Piece(*piece) for piece in found.pieces], found.next_offset, tuple(landmarks))
 
 
 def _find(fetch_offset: int, source: FileSlice, file: SegmentFile, end_offset: float, may_wait: bool) -> _Found:

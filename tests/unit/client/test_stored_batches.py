@@ -339,6 +339,15 @@ def tells_what_is_cached(path: str) -> bool:
             return False
 
 
+def assert_found_by_who_may_wait(source: FileSlice, files: SegmentFiles, expected: StoredBatches) -> None:
+    file = files.open(source)
+    with pytest.raises(NotCached):
+        find_stored(EVENTS, 0, source, file)
+    found = find_stored(EVENTS, 0, source, file, may_wait=True)
+    assert found is not None
+    assert found.batches.opened(files) == expected
+
+
 def test_headers_that_the_page_cache_has_lost_are_not_waited_for(
     way: None, tmp_path: Path, files: SegmentFiles, request: pytest.FixtureRequest
 ) -> None:
@@ -349,25 +358,16 @@ def test_headers_that_the_page_cache_has_lost_are_not_waited_for(
     os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     if file.is_cached(source.position, source.size):  # a file system in memory
         request.getfixturevalue("only_on_disk")
-    with pytest.raises(NotCached):
-        find_stored(EVENTS, 0, source, file)
-    found = find_stored(EVENTS, 0, source, file, may_wait=True)
-    assert found is not None
-    assert found.batches.opened(files) == expected
+    assert_found_by_who_may_wait(source, files, expected)
 
 
 def test_large_batches_that_only_the_disk_has_are_found_by_who_may_wait(
     tmp_path: Path, files: SegmentFiles, request: pytest.FixtureRequest
 ) -> None:
     source = written(tmp_path, [LARGE, NEXT])
-    file = files.open(source)
     expected = stored(files, source)
     request.getfixturevalue("only_on_disk")
-    with pytest.raises(NotCached):
-        find_stored(EVENTS, 0, source, file)
-    found = find_stored(EVENTS, 0, source, file, may_wait=True)
-    assert found is not None
-    assert found.batches.opened(files) == expected
+    assert_found_by_who_may_wait(source, files, expected)
 
 
 @pytest.fixture
