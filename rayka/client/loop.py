@@ -56,25 +56,27 @@ class _OwnedLoop(uvloop.Loop):
     owner: LoopThread
 
 
-class _Called(Generic[T]):
-    """A function that the loop calls once, and what it returned or raised.
+class Called(Generic[T]):
+    """A function that another thread calls once, and what it returned or raised.
 
     Its lock is one without Python code: an interrupt (Ctrl-C) can come within that of `threading.Condition`, when the
     lock is taken and nobody gives it back.
     """
 
     def __init__(self, function: Callable[[], T]) -> None:
-        self._function: Callable[[], T] | None = function
-        self._has_begun = self._has_ended = False
+        self._functions = [function]
+        self._has_ended = False
         self._done = threading.Lock()
         self._done.acquire()
         self._error: BaseException | None = None
 
     def __call__(self) -> None:
-        self._has_begun = True
         try:
-            if (function := self._function) is not None:
-                self._returned = function()
+            function = self._functions.pop()
+        except IndexError:
+            return  # it was taken back
+        try:
+            self._returned = function()
         except BaseException as error:
             self._error = error
         finally:
@@ -82,7 +84,7 @@ class _Called(Generic[T]):
             self._done.release()
 
     def result(self) -> T:
-        """Wait for it."""
+        """Wait for it. To be called once."""
         self._done.acquire()
         error, self._error = self._error, None
         try:
@@ -92,16 +94,23 @@ class _Called(Generic[T]):
         finally:
             del error  # its traceback has this frame
 
-    def take_back(self) -> None:
-        """Let the loop not call it. If it has begun, wait for its end."""
-        self._function = None
-        if self._has_begun and not self._has_ended:  # else the lock may have been taken, just before an interrupt
+    def take_back(self) -> bool:
+        """Let nobody call it any more; False if somebody has begun to."""
+        try:
+            self._functions.pop()
+        except IndexError:
+            return False
+        return True
+
+    def end(self) -> None:
+        """Take it back, or wait for its end."""
+        if not self.take_back() and not self._has_ended:  # else `result` may have the lock, just before an interrupt
             self._done.acquire()
         self._error = None  # its traceback has a frame that has this object
 
 
 class _Run(Generic[T]):
-    """A coroutine that the loop runs as a task, and its outcome; see `_Called`."""
+    """A coroutine that the loop runs as a task, and its outcome; see `Called`."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
         self._coroutine = coroutine
@@ -208,12 +217,12 @@ class LoopThread:
         meanwhile. Raises RaykaError as `run`.
         """
         self._require_other_thread()
-        called = _Called(function)
+        called = Called(function)
         try:
             self._hand_over(lambda: self._loop.call_soon_threadsafe(called))
             return called.result()
         except BaseException:
-            called.take_back()
+            called.end()
             raise
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from rayka.client.cluster import Cluster
 from rayka.client.consumer import consumer as consumers
-from rayka.client.consumer import stored, tables
+from rayka.client.consumer import fetcher as fetchers
+from rayka.client.consumer import stored, table_maker, tables
 from rayka.client.consumer.blocking import Consumer
 from rayka.errors import ErrorCode
 from rayka.gateway.server.segment_files import SegmentFile
@@ -26,7 +27,7 @@ from tests.support.scale import examples
 
 PARTITIONS = [TopicPartition("events", number) for number in range(3)]
 COUNT = 300
-CALLS = ["poll", "table", "table", "batches", "next", "seek", "begin", "pause", "resume", "position"]
+CALLS = ["poll", "table", "table", "table", "view", "batches", "next", "seek", "begin", "pause", "resume", "position"]
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,9 @@ def small_limits() -> Iterator[None]:
         patch.setattr(stored, "_PIECE_BYTES", 3000)
         patch.setattr(tables, "_LEAST_STORED_BYTES", 4000)
         patch.setattr(tables, "_MOST_BYTES", 20_000)
+        patch.setattr(tables, "_MOST_AHEAD_BYTES", 9000)
+        patch.setattr(table_maker, "_REST_S", 0.0)
+        patch.setattr(fetchers, "_LEAST_PART_BYTES", 2000)
         patch.setattr(consumers, "_TABLE_BYTES", 12_000)
         yield
 
@@ -75,8 +79,9 @@ class Program:
             case "poll":
                 for records in consumer.poll(5, 1 + number).values():
                     self.take((record.topic_partition, record.offset, record.value) for record in records)
-            case "table":
-                rows = consumer.poll_table(5, ["partition", "offset", "value"]).to_pydict().values()
+            case "table" | "view":
+                table = consumer.poll_table(5, ["partition", "offset", "value"], copy=name == "table")
+                rows = table.to_pydict().values()
                 self.take((PARTITIONS[number], offset, value) for number, offset, value in zip(*rows, strict=True))
             case "batches":
                 for polled, of_partition in consumer.poll_batches(5).items():

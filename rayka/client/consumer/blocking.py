@@ -73,10 +73,11 @@ class Consumer(Shell[AsyncConsumer], Closing):
     def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None, *, copy: bool = True) -> pa.Table:
         """As `AsyncConsumer.poll_table`; the calling thread decodes."""
         with self._only_user():
-            polled = self._take(partial(self._core.taking_table, copy), timeout_ms) or {}
+            kind = self._core.table_maker.kind_of(columns, copy)
+            polled = self._take(partial(self._core.taking_table, kind), timeout_ms) or {}
             begun = self._core.begin_table(polled)
             try:
-                table, rest = self._core.table_of(polled, columns, copy)
+                table, rest = self._core.table_maker.table_of(polled, kind)
                 if rest:
                     self._loop.run(self._core.give_back(polled, begun, rest))
                 self._core.pending.end_delivery(polled)  # only now: another thread may commit, or close it
@@ -89,7 +90,7 @@ class Consumer(Shell[AsyncConsumer], Closing):
                     self._core.tables_being_made.end(begun)
                 if not isinstance(error, UNREADABLE):
                     raise
-                return self._core.table_after(error, columns, copy)
+                return self._core.table_after(error, kind)
             return table
 
     seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)

@@ -15,10 +15,10 @@ from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.offsets import look_up
 from rayka.client.consumer.pending import PendingRecords, Polled, TablesBeingMade, unread
 from rayka.client.consumer.positions import AssignedPartition, require_topic_partition
-from rayka.client.consumer.read_buffers import TableBuffers
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.consumer.stored import FetchedBatches
+from rayka.client.consumer.table_maker import TableKind, TableMaker
 from rayka.client.loop import AsyncClosing, at_home, in_thread
 from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
 from rayka.errors import ErrorCode, RaykaError
@@ -79,7 +79,7 @@ class AsyncConsumer(AsyncClosing):
         self.end_fetches = self._fetcher.close
         self._is_closed = self._is_woken = False
         self.pending = PendingRecords()
-        self._table_buffers = TableBuffers()
+        self.table_maker = TableMaker(self.config.check_crcs)
         self._tables_of_one = 0
         """So many of the next tables get one fetch, of one partition."""
         self.tables_being_made = TablesBeingMade()
@@ -139,18 +139,19 @@ class AsyncConsumer(AsyncClosing):
         these in use. Cast the column to `pyarrow.binary()` before you filter, sort, keep or pickle it. If a file is
         truncated, or a later read of the disk fails, SIGBUS ends the process: see docs/python.md.
         """
-        polled = await self.take(partial(self.taking_table, copy), timeout_ms) or {}
+        kind = self.table_maker.kind_of(columns, copy)
+        polled = await self.take(partial(self.taking_table, kind), timeout_ms) or {}
         begun = self.begin_table(polled)
         try:
             self.pending.end_delivery(polled)
-            table, rest = await in_thread(self.table_of, polled, columns, copy)
+            table, rest = await in_thread(self.table_maker.table_of, polled, kind)
             if rest:
                 await self.give_back(polled, begun, rest)
         except BaseException as error:
             await self.give_back(polled, begun, is_unreadable=isinstance(error, OSError))
             if not isinstance(error, UNREADABLE):
                 raise
-            return self.table_after(error, columns, copy)
+            return self.table_after(error, kind)
         finally:
             self.tables_being_made.end(begun)
         return table
@@ -232,7 +233,7 @@ class AsyncConsumer(AsyncClosing):
         """Return no records of these partitions until `resume`."""
         first_offsets = self.pending.first_offsets()
         for state in self._states(partitions):
-            state.is_paused = True
+            state.pause()
             if (offset := first_offsets.get(state.topic_partition)) is not None:
                 self._reposition(state, partial(state.seek, offset))
 
@@ -320,8 +321,7 @@ class AsyncConsumer(AsyncClosing):
         """Also release the memory of tables. The positions stay behind what the program has received."""
         self._fetcher.close()
         self._return(self.pending.first_offsets())
-        self._table_buffers.close()
-        self._table_buffers = TableBuffers()
+        self.table_maker.close()
 
     @at_home
     async def fill(self) -> bool:
@@ -342,22 +342,10 @@ class AsyncConsumer(AsyncClosing):
                 if not await self.fill():
                     raise StopAsyncIteration from None
 
-    def table_of(
-        self, polled: Mapping[TopicPartition, Sequence[FetchedBatches]], columns: Sequence[str] | None, copy: bool
-    ) -> tuple[pa.Table, Mapping[TopicPartition, int]]:
-        """The table of what `taking_table` gave, and where the records begin that are too many. In any thread."""
-        from rayka.client.consumer import tables  # loaded when first used: it brings pyarrow
-        from rayka.storage.columns.read import ColumnsTooLarge
-
-        how = polled, columns, self.config.check_crcs, self._table_buffers.allocate
-        with contextlib.suppress(ColumnsTooLarge):
-            return tables.table_of(*how, self._table_buffers.helper, copy), {}
-        return tables.first_part_of(*how, copy)
-
-    def table_after(self, error: BaseException, columns: Sequence[str] | None, copy: bool) -> pa.Table:
+    def table_after(self, error: BaseException, kind: TableKind) -> pa.Table:
         """An empty table: the records could not be read from their file, and are fetched again."""
         logger.info("%s; fetching again", error)
-        return self.table_of({}, columns, copy)[0]
+        return self.table_maker.table_of({}, kind)[0]
 
     def _configure(self, config: Mapping[str, Any]) -> ConsumerConfig:
         return configure(ConsumerConfig, config)
@@ -381,10 +369,11 @@ class AsyncConsumer(AsyncClosing):
         """For `take`: what `poll_batches` returns."""
         return self._taken(self._fetcher.take_batches)
 
-    def taking_table(self, copy: bool) -> dict[TopicPartition, list[FetchedBatches]]:
+    def taking_table(self, kind: TableKind) -> dict[TopicPartition, list[FetchedBatches]]:
         """For `take`: what `poll_table` returns, not decoded."""
-        enough_bytes = 1 if self._tables_of_one else _TABLE_BYTES if copy else _VIEWED_BYTES
-        polled = self._taken(partial(self._fetcher.take_for_table, enough_bytes))
+        enough_bytes = 1 if self._tables_of_one else _TABLE_BYTES if kind.copy else _VIEWED_BYTES
+        begin_part = partial(self.table_maker.begin_part, kind)
+        polled = self._taken(partial(self._fetcher.take_for_table, enough_bytes, begin_part))
         if polled and self._tables_of_one:
             self._tables_of_one -= 1
         return polled
@@ -408,7 +397,7 @@ class AsyncConsumer(AsyncClosing):
             left_s = None if deadline_s is None else deadline_s - loop.time()
             if left_s is not None and left_s <= 0:
                 break
-            await self._fetcher.wait(left_s)
+            await self._fetcher.wait(left_s, for_records=True)
             self._raise_if_woken()
             self._require_open()
         return taken

@@ -4,17 +4,21 @@ One fetch asks for all partitions that want records and are not being fetched. W
 asked for again. So every partition always has a request waiting at its leader, and none waits for another one's answer.
 Prefetching is bounded: two answers for each partition, and `fetch_max_bytes` of memory for all partitions that are not
 paused. For tables it is one answer, which may be larger: their records are used once and as a whole, and most of the
-work is for each answer. Of large batches, which stay in their files, it is two again: they take no memory.
+work is for each answer. Of large batches, which stay in their files, it is two again: they take no memory until tables
+are made of them. While the program works with a table, that is begun for the next two answers.
 Partitions take turns in returning records.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from math import inf
 from typing import NoReturn, cast
 
@@ -22,7 +26,7 @@ from rayka.client.consumer.answer_reader import AnswerReader, Found
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import CompletedFetch, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
-from rayka.client.consumer.stored import FetchedBatches, StoredBatches, StoredFetch
+from rayka.client.consumer.stored import BeginPart, FetchedBatches, StoredBatches, StoredFetch
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -47,6 +51,13 @@ _TABLE_FACTOR = 4
 """So many times `max_partition_fetch_bytes` is in an answer for a table."""
 _STORED_FACTOR = 24
 """The same if its batches will stay in their file, so that they take no memory."""
+_PARTS_AHEAD = 2
+"""So many parts of the next tables are made at the same time: with two, the threads have no break. They come before the
+second half of a table that was not begun ahead, which its caller then makes too."""
+_LEAST_PART_BYTES = 8 << 20
+"""Smaller answers are better in one part of a table with others."""
+_MOST_PART_BYTES = 64 << 20
+"""Larger answers are not made ahead: the parts would take as much memory."""
 _RESET = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _LOST = FetchResult(ErrorCode.NETWORK_EXCEPTION)
 _NO_OFFSETS: Mapping[TopicPartition, int] = {}
@@ -60,6 +71,10 @@ class Fetcher:
         self._config = config
         self._reader = AnswerReader(loop)
         self._is_for_batches = self._may_be_stored = False
+        self._begin_part: BeginPart | None = None
+        self._polls_waiting = 0
+        """While the program waits no part is begun: two threads make its table sooner than the one that has begun."""
+        self._table_bytes = 0
         self._loop = loop
         self._fetches: set[asyncio.Future[list[FetchResult]]] = set()
         self._searches: set[asyncio.Task[None]] = set()
@@ -107,6 +122,8 @@ class Fetcher:
             self._find(lost)
         if found and (room := self._room()) > 0:
             self._fetch(found, room)
+        if self._may_be_stored and self._begin_part is not None and not self._polls_waiting:
+            self._begin_parts(self._begin_part)
         if not self._fetches:
             # The program may take its time, and the disk needs the blocks of deleted segments.
             self._reader.files.close()
@@ -134,9 +151,13 @@ class Fetcher:
         self._will_take(batches=True, stored=False)
         return cast(dict[TopicPartition, list[RecordBatches]], self._take_batches(inf))
 
-    def take_for_table(self, enough_bytes: int) -> dict[TopicPartition, list[FetchedBatches]]:
-        """As `take_batches`, but as many fetches as have `enough_bytes`, and some may still be in their files."""
+    def take_for_table(self, enough_bytes: int, begin_part: BeginPart) -> dict[TopicPartition, list[FetchedBatches]]:
+        """As `take_batches`, but as many fetches as have `enough_bytes`, and some may still be in their files.
+
+        Of large ones that come next `begin_part` makes parts of the next tables.
+        """
         self._will_take(batches=True, stored=True)
+        self._begin_part, self._table_bytes = begin_part, enough_bytes
         return self._take_batches(enough_bytes)
 
     def _take_batches(self, enough_bytes: float) -> dict[TopicPartition, list[FetchedBatches]]:
@@ -154,14 +175,17 @@ class Fetcher:
         self.pump()
         return taken
 
-    async def wait(self, timeout_s: float | None) -> bool:
+    async def wait(self, timeout_s: float | None, for_records: bool = False) -> bool:
         """Wait for records, an error or a position; False if there was nothing in that time."""
         self._changed.clear()
+        self._polls_waiting += for_records
         try:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
         except TimeoutError:
             return False
+        finally:
+            self._polls_waiting -= for_records
         return True
 
     def wake(self) -> None:
@@ -221,6 +245,35 @@ class Fetcher:
             for state in self.partitions.values():
                 state.forget_stored()
         self._is_for_batches, self._may_be_stored = batches, stored
+
+    def _begin_parts(self, begin_part: BeginPart) -> None:
+        """Let parts of the next tables be made of the large answers that these will get first."""
+        following = (fetch for fetch in self._following() if isinstance(fetch, StoredFetch))
+        large = (fetch for fetch in following if _LEAST_PART_BYTES <= fetch.size <= _MOST_PART_BYTES)
+        for fetch in islice(large, _PARTS_AHEAD):
+            with contextlib.suppress(Exception):  # who takes it finds out; what was taken before must not be lost
+                fetch.begin(begin_part, self._reader.files)
+
+    def _following(self) -> Iterator[CompletedFetch | StoredFetch]:
+        """What is read ahead, in the order in which the next tables take it: the partition with which one ends comes
+        last in the next one. Only of partitions from which the program goes on taking.
+        """
+        turns = deque(
+            iter(state.completed_fetches)
+            for state in self._ready
+            if not state.tables_before_ahead and not state.is_paused
+        )
+        left_bytes = self._table_bytes
+        while turns:
+            for fetch in turns[0]:
+                yield fetch
+                left_bytes -= fetch.size
+                if left_bytes <= 0:
+                    left_bytes = self._table_bytes
+                    turns.rotate(-1)
+                    break
+            else:
+                turns.popleft()
 
     def _opened(self, state: AssignedPartition, enough_bytes: float) -> list[FetchedBatches]:
         """Take a partition's batches. If a file has gone meanwhile, there are none, and they are fetched again."""

@@ -11,6 +11,9 @@ from rayka.client.consumer.stored import FetchedBatches, StoredFetch
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import NO_OFFSET, OffsetSpec, TopicPartition
 
+_TABLES_AFTER_SEEK = 2
+"""A program that seeks or pauses before each table would not need those that are made ahead."""
+
 
 class AssignedPartition:
     """One partition of a consumer.
@@ -35,6 +38,7 @@ class AssignedPartition:
         "position",
         "reset",
         "round",
+        "tables_before_ahead",
         "topic_id",
         "topic_partition",
     )
@@ -50,12 +54,21 @@ class AssignedPartition:
         self.is_paused = False
         self.backing_off = False
         self.has_large_batches = False
+        self.tables_before_ahead = 1
+        """So many more tables are taken from here before the next ones are made ahead."""
         self.error: RaykaError | None = None
         self.high_watermark = NO_OFFSET
         self.last_stable_offset = NO_OFFSET
         self.log_start_offset = NO_OFFSET
         self.completed_fetches: deque[CompletedFetch | StoredFetch] = deque()
         self.buffered_bytes = 0
+
+    def pause(self) -> None:
+        """Return no records. What was made of them ahead is dropped: they may be paused for long."""
+        self.is_paused, self.tables_before_ahead = True, _TABLES_AFTER_SEEK
+        for each in self.completed_fetches:
+            if isinstance(each, StoredFetch):
+                each.drop_part()
 
     def seek(self, offset: int) -> None:
         """Continue at this offset; what was read ahead is dropped."""
@@ -78,6 +91,7 @@ class AssignedPartition:
         self.buffered_bytes = 0
         self.round += 1
         self.is_fetching = self.backing_off = False
+        self.tables_before_ahead = _TABLES_AFTER_SEEK
         self.error = None
         if self.position is not None:
             self.fetch_offset = self.position
@@ -115,6 +129,7 @@ class AssignedPartition:
     def take_batches(self, enough_bytes: float) -> list[FetchedBatches]:
         """Of what is read ahead as many fetches as have `enough_bytes`, above 0. The position moves behind them."""
         taken: list[FetchedBatches] = []
+        self.tables_before_ahead = max(self.tables_before_ahead - 1, 0)
         while self.completed_fetches and enough_bytes > 0:
             completed_fetch = self.completed_fetches.popleft()
             enough_bytes -= completed_fetch.size

@@ -13,8 +13,6 @@ import threading
 from bisect import insort
 from typing import TYPE_CHECKING
 
-from rayka.client.loop import Threads
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -65,18 +63,12 @@ class ReadBuffers:
 class TableBuffers:
     """The memory of a consumer's tables.
 
-    Several threads may decode at the same time: after a `poll_table` that was cancelled, its thread goes on.
+    Several threads may decode at the same time.
     """
 
     def __init__(self) -> None:
         self._buffers = ReadBuffers(_MOST_TABLE_BYTES)
         self._lock = threading.Lock()
-        self.helper = Threads(1, thread_name_prefix="rayka-table")
-        """Makes the second half of a large table."""
-
-    def close(self) -> None:
-        """End the helper when it has done what it does."""
-        self.helper.shutdown(wait=False)
 
     def allocate(self, size: int) -> pa.Buffer:
         """A buffer of `size` bytes, whatever they are, that nobody else has, where Arrow wants one to begin.

@@ -19,6 +19,7 @@ from rayka.storage.format.batch import MAGIC, RECORD_BATCH_OVERHEAD, BatchHeader
 from rayka.types import FileSlice, TopicPartition
 
 if TYPE_CHECKING:
+    from rayka.client.consumer.table_maker import PartAhead
     from rayka.storage.columns.file_headers import BatchesInFile
 
 LEAST_BYTES = 262_144
@@ -70,6 +71,8 @@ class StoredBatches(NamedTuple):
     topic_id: uuid.UUID | None = None
     landmarks: tuple[Landmark, ...] = ()
     """The first batch and the last one that were there."""
+    part: PartAhead | None = None
+    """What a thread makes of them for the next table."""
 
     @property
     def size(self) -> int:
@@ -105,6 +108,8 @@ class StoredBatches(NamedTuple):
 
 
 FetchedBatches: TypeAlias = RecordBatches | StoredBatches
+BeginPart: TypeAlias = "Callable[[StoredBatches, SegmentFiles], PartAhead | None]"
+"""Has a thread make a part of a table of these batches: see `TableMaker.begin_part`."""
 
 
 class NotCached(Exception):
@@ -118,6 +123,15 @@ class StoredFetch:
         self.batches = batches
         self.size, self.held_bytes = batches.size, 0
         self.next_offset = batches.next_offset
+
+    def begin(self, begin_part: BeginPart, files: SegmentFiles) -> None:
+        """Have a part of the next table made of it, if that has not begun. Raises SegmentGone, OSError."""
+        if self.batches.part is None:
+            self.batches = self.batches._replace(part=begin_part(self.batches, files))
+
+    def drop_part(self) -> None:
+        """Forget what `begin` did; a thread that makes the part already goes on."""
+        self.batches = self.batches._replace(part=None)
 
 
 def find_stored(

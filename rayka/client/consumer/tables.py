@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from functools import partial
-from itertools import accumulate
-from typing import TypeVar
+from itertools import accumulate, chain
 
 import pyarrow as pa
 
 from rayka.client.consumer.records import RecordBatches
 from rayka.client.consumer.stored import FetchedBatches, StoredBatches
+from rayka.client.consumer.table_maker import Part, TableKind
+from rayka.client.loop import Called
 from rayka.storage.columns.build import Allocate
-from rayka.storage.columns.read import COLUMNS, ColumnsReader, FileBatches, FilesRead
+from rayka.storage.columns.read import COLUMNS, END, ColumnsReader, FileBatches, FilesRead
 from rayka.types import TopicPartition
-
-T = TypeVar("T")
 
 _PART_BYTES = 256 << 20
 """A part of the table that is as large as this gets no further records: to grow it costs a copy, and Arrow's arrays of
 headers hold no more than 2 GiB."""
 _MOST_BYTES = 256 << 20
 """With so many a table gets no more compressed records: a few bytes of the log may be gigabytes of them."""
+_MOST_AHEAD_BYTES = 64 << 20
+"""The same for a part that is made ahead, of which there may be some at the same time."""
 
 _FIRST_PART = 0.48
 """The first part is finished while the helper is still busy with the second one."""
@@ -41,35 +42,64 @@ def table_of(
 ) -> pa.Table:
     """The records of what a poll took, partition by partition, with these columns (None: all).
 
-    Up to `_PART_BYTES` they are in one array for each column: arrays for each fetch would cost more than the decoding
-    of its records. If much of it is still in files, `helper` makes a second part of the table meanwhile. `allocate`
-    gives their memory. Unless they are to be copied, values are views of these files and batches.
+    Unless parts of it were made ahead, it has one array for each column up to `_PART_BYTES`: arrays for each fetch
+    would cost more than the decoding of small ones. If much of it is still in files, `helper` makes a second part of
+    the table meanwhile. `allocate` gives their memory.
+    Unless they are to be copied, values are views of these files and batches.
     Raises CORRUPT_MESSAGE, INVALID_REQUEST for an unknown or repeated column; SegmentGone and OSError if a file can't
     be read; ColumnsTooLarge if it gets more than `_MOST_BYTES` by records that are compressed, or are found in another
     general way.
     """
-    names = COLUMNS if columns is None else tuple(columns)
-    found = [*_same(polled)]
-    first, second = (found, []) if helper is None else _split(found)
-    most_bytes = _MOST_BYTES // 2 if second else _MOST_BYTES
-    begin = partial(_Part, names=names, check_crcs=check_crcs, allocate=allocate, most_bytes=most_bytes, copy=copy)
-    first_part, second_part = begin(first), begin(second) if second else None
-    filling = _submitted(helper, second_part.fill) if second_part else None
-    first_part.fill()
-    parts = first_part.finish()
-    if second_part:
-        second_part.fill() if filling is None else filling.result()
-        parts += second_part.finish()
+    kind = TableKind.of(columns, copy)
+    begin = partial(_Part, kind=kind, check_crcs=check_crcs, allocate=allocate)
+    parts, found, left_bytes = list[pa.RecordBatch](), list[FetchedBatches](), _MOST_BYTES
+    for batches in chain.from_iterable(polled.values()):
+        begun = batches.part if isinstance(batches, StoredBatches) else None
+        ahead = None if begun is None else begun.take(kind, batches.position)
+        if ahead is None:
+            found.append(batches)
+            continue
+        if found:
+            parts += _made(found, begin, helper, left_bytes)
+            found = []
+        left_bytes -= ahead.size
+        parts += ahead.batches
+    if found or not parts:
+        parts += _made(found, begin, helper, left_bytes)
     if all(part.schema.equals(parts[0].schema) for part in parts):
         return pa.Table.from_batches(parts)
     return pa.concat_tables([pa.Table.from_batches([part]) for part in parts], promote_options="permissive")
 
 
-def _submitted(helper: Executor | None, call: Callable[[], T]) -> Future[T] | None:
-    """None without a thread: the consumer may be closed meanwhile, and the process may have as many as it may have."""
-    with contextlib.suppress(RuntimeError):
-        return None if helper is None else helper.submit(call)
-    return None
+def _made(
+    found: Sequence[FetchedBatches], begin: Callable[..., _Part], helper: Executor | None, most_bytes: int
+) -> list[pa.RecordBatch]:
+    """A part of the table, or two of which `helper` makes one."""
+    _ensure_same(found)
+    first, second = (found, []) if helper is None else _split(found)
+    if helper is None or not second:
+        return begin(first, most_bytes=most_bytes).made()
+    first_part, second_part = (begin(part, most_bytes=most_bytes // 2) for part in (first, second))
+    filling = Called(second_part.fill)
+    with contextlib.suppress(RuntimeError):  # the consumer is closed, or there may be no more threads
+        helper.submit(filling)
+    try:
+        parts = first_part.made()
+    finally:
+        is_left = filling.take_back()
+    if is_left:
+        second_part.fill()
+    else:
+        filling.result()
+    return parts + second_part.finish()
+
+
+def part_of(batches: StoredBatches, kind: TableKind, check_crcs: bool, allocate: Allocate) -> Part:
+    """As `table_of`, of one fetch. Raises ColumnsTooLarge with `_MOST_AHEAD_BYTES`."""
+    _ensure_same([batches])
+    part = _Part([batches], kind, check_crcs, allocate, _MOST_AHEAD_BYTES)
+    made = part.made()
+    return Part(made, sum(each.get_total_buffer_size() for each in made))
 
 
 def first_part_of(
@@ -82,9 +112,10 @@ def first_part_of(
     """As `table_of`, of the first batches only: up to the one with which the table has `_MOST_BYTES`. Also returns
     where the records begin of which it has none.
     """
-    names = COLUMNS if columns is None else tuple(columns)
-    reader, rest = ColumnsReader(names, _MOST_BYTES, allocate, copy=copy), dict[TopicPartition, int]()
-    for batches in _same(polled):
+    reader, rest = _new_reader(TableKind.of(columns, copy), _MOST_BYTES, allocate), dict[TopicPartition, int]()
+    found = [*chain.from_iterable(polled.values())]
+    _ensure_same(found)
+    for batches in found:
         if rest:
             rest.setdefault(batches.topic_partition, batches.position)
             continue
@@ -105,12 +136,17 @@ def first_part_of(
     return pa.Table.from_batches([reader.finish()]), rest
 
 
-def _same(polled: Mapping[TopicPartition, Iterable[FetchedBatches]]) -> Iterator[FetchedBatches]:
-    """All batches. Raises SegmentGone, OSError for those whose file is another one now."""
-    for batches in (batches for of_partition in polled.values() for batches in of_partition):
+def _ensure_same(found: Iterable[FetchedBatches]) -> None:
+    """Raise SegmentGone, OSError for batches whose file is another one now."""
+    for batches in found:
         if isinstance(batches, StoredBatches):
             batches.ensure_same()
-        yield batches
+
+
+def _new_reader(kind: TableKind, total_bytes: int, allocate: Allocate, most_bytes: int = END) -> ColumnsReader:
+    return ColumnsReader(
+        COLUMNS if kind.columns is None else kind.columns, total_bytes, allocate, most_bytes, kind.copy
+    )
 
 
 def _loaded(batches: FetchedBatches) -> Iterator[memoryview]:
@@ -133,18 +169,22 @@ class _Part:
     def __init__(
         self,
         found: Sequence[FetchedBatches],
-        names: Sequence[str],
+        kind: TableKind,
         check_crcs: bool,
         allocate: Allocate,
         most_bytes: int,
-        copy: bool,
     ) -> None:
         self._found = found
         self._check_crcs = check_crcs
-        self._new_reader = partial(ColumnsReader, names, allocate=allocate, copy=copy)
+        self._new_reader = partial(_new_reader, kind, allocate=allocate)
         self._most_bytes = most_bytes
         self._reader = self._new_reader(_part_bytes(found), most_bytes=most_bytes)
         self._begun = self._begin()
+
+    def made(self) -> list[pa.RecordBatch]:
+        """All records, by this thread alone."""
+        self.fill()
+        return self.finish()
 
     def fill(self) -> None:
         """Let compiled code read the first files."""

@@ -300,7 +300,7 @@ class AsyncGroupConsumer(CommittingConsumer):
             waits_s.append(max(self._commits.next_save_s - now_s, _MIN_WAIT_S))
         if self._membership.may_wait_for_topics:
             waits_s.append(LOOK_AGAIN_S)
-        await self._fetcher.wait(min(waits_s, default=None))
+        await self._fetcher.wait(min(waits_s, default=None), for_records=True)
         return True
 
     def _raise_failure(self) -> None:

@@ -1473,9 +1473,9 @@ def test_what_is_still_read_from_the_disk_before_a_seek_makes_room_for_what_foll
         fetcher = consumer._core._fetcher
         wait = fetcher.wait
 
-        async def let_the_disk_answer(timeout_s: float | None) -> bool:
+        async def let_the_disk_answer(*how: Any, **more: Any) -> bool:
             may_end.set()
-            return await wait(timeout_s)
+            return await wait(*how, **more)
 
         monkeypatch.setattr(fetcher, "wait", let_the_disk_answer)
         assert numbers(consumer.poll(30_000)[EVENTS]) == [5, 6, 7, 8, 9]

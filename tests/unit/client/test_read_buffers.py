@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayka.client.consumer.read_buffers import ReadBuffers, TableBuffers
+from rayka.client.consumer.table_maker import TableMaker
 
 MIB = 1 << 20
 
@@ -158,7 +159,7 @@ def test_a_mapping_that_can_not_be_resized_any_more_is_not_taken_again(monkeypat
 
 def test_a_call_for_which_no_thread_can_be_started_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has half a table. Python's executor keeps it for a thread that may start later."""
-    buffers = TableBuffers()
+    maker = TableMaker(check_crcs=True)
 
     def no_thread(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -170,14 +171,14 @@ def test_a_call_for_which_no_thread_can_be_started_is_not_kept(monkeypatch: pyte
     with monkeypatch.context() as limited:
         limited.setattr(threading.Thread, "start", no_thread)
         with contextlib.suppress(RuntimeError):
-            buffers.helper.submit(call)
+            maker.threads.submit(call)
             pytest.fail("there was a thread")
     del call
     assert gone() is None
-    assert buffers.helper.submit(int).result(60) == 0
-    buffers.close()
+    assert maker.threads.submit(int).result(60) == 0
+    maker.close()
     with pytest.raises(RuntimeError):
-        buffers.helper.submit(int)
+        maker.threads.submit(int)
 
 
 def test_a_slightly_larger_table_needs_no_other_memory() -> None:
