@@ -176,14 +176,13 @@ def test_a_part_that_could_not_be_made_keeps_no_file_open(
 ) -> None:
     """Nor memory; and nobody waits for the collector."""
     monkeypatch.setattr(tables, "_MOST_AHEAD_BYTES", 1)
-    found = begun(maker, stored(files, written(tmp_path, ALL_KINDS)), files)
-    assert found.file is not None
-    file = weakref.ref(found.file)
-    found = found._replace(file=None)
-    files.close()
-    wait_for_threads(maker)
     gc.disable()
     try:
+        found = begun(maker, stored(files, written(tmp_path, ALL_KINDS)), files)
+        assert found.file is not None
+        file = weakref.ref(found.file)
+        found = found._replace(file=None)
+        files.close()
         wait_for_threads(maker)
         assert file() is None
         assert found.part is not None
