@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import signal
 import threading
 import weakref
 from collections.abc import Iterator
@@ -366,9 +365,8 @@ def test_a_lack_of_memory_when_a_part_is_begun_loses_no_records(
     with reading(cluster) as (consumer, seen):
         with monkeypatch.context() as failing:
             failing.setattr(PartAhead, "__init__", fail)
-            for _ in range(4):  # also at a table that is taken, when the position has moved
+            while not failures:
                 seen += offsets(consumer, 30_000)
-        assert failures
         read_rest(consumer, seen)
 
 
@@ -388,27 +386,3 @@ def test_a_consumer_is_closed_while_parts_are_made(
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-
-
-def test_an_interrupt_while_a_part_is_made_leaves_its_records_to_the_next_table(
-    cluster: Cluster, small_parts: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_wanted, part_of, taken = threading.Event(), tables.part_of, PartAhead.take
-
-    def take(*how: Any) -> Any:
-        is_wanted.set()
-        return taken(*how)
-
-    def interrupt_and_make(*how: Any) -> Any:
-        assert is_wanted.wait(60)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        return part_of(*how)
-
-    with monkeypatch.context() as interrupting:
-        interrupting.setattr(tables, "part_of", interrupt_and_make)
-        with reading(cluster) as (consumer, seen):
-            interrupting.setattr(PartAhead, "take", take)
-            with pytest.raises(KeyboardInterrupt):
-                consumer.poll_table(30_000)
-            interrupting.undo()
-            read_rest(consumer, seen)
