@@ -365,22 +365,27 @@ def test_a_lack_of_memory_when_a_part_is_begun_loses_no_records(
     with reading(cluster) as (consumer, seen):
         with monkeypatch.context() as failing:
             failing.setattr(PartAhead, "__init__", fail)
-            while not failures:
+            for _ in range(4):
                 seen += offsets(consumer, 30_000)
+            assert failures
         read_rest(consumer, seen)
 
 
 def test_a_consumer_is_closed_while_parts_are_made(
     cluster: Cluster, small_parts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_end, part_of = threading.Event(), tables.part_of
+    has_begun, may_end, part_of = threading.Event(), threading.Event(), tables.part_of
 
     def make_late(*how: Any) -> Any:
+        has_begun.set()
         assert may_end.wait(60)
         return part_of(*how)
 
-    monkeypatch.setattr(tables, "part_of", make_late)
-    with reading(cluster) as (consumer, _):
+    with reading(cluster) as (consumer, seen):
+        wait_for_threads(consumer._core.table_maker)
+        monkeypatch.setattr(tables, "part_of", make_late)
+        seen += offsets(consumer, 30_000)
+        assert has_begun.wait(30)
         threads = [*consumer._core.table_maker.threads._threads]
     may_end.set()
     for thread in threads:
