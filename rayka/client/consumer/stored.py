@@ -30,6 +30,8 @@ _LARGE_BATCH = 32_768
 """The same for plain Python."""
 _PIECE_BYTES = 1 << 20
 _FEW_BATCHES = 8
+_HEADER_IN_RECORDS = 8
+"""Plain Python takes as long to look at a header as it takes for so many records, or longer."""
 
 
 def _load(find: Callable[..., Any]) -> None:
@@ -151,7 +153,6 @@ def find_stored(
         return None
     found = _find_compiled(fetch_offset, source, file, end_offset)
     if found is None:
-        _compiled.count(LOAD_AFTER_RECORDS)  # at once: to make a table takes other compiled code anyway
         found = _find(fetch_offset, source, file, end_offset, may_wait)
     if not found.pieces:
         return None
@@ -213,7 +214,9 @@ def _find(fetch_offset: int, source: FileSlice, file: SegmentFile, end_offset: f
         landmarks = *landmarks[:1], _landmark(position, header)
         position, next_offset, count = position + size, header.next_offset, count + 1
         if count > _FEW_BATCHES and count * least_mean_bytes > position - source.position:
+            _compiled.count(LOAD_AFTER_RECORDS)  # at once: then they may be smaller
             return _NOTHING
+    _compiled.count(count * _HEADER_IN_RECORDS)
     return _Found(pieces if count else (), next_offset, landmarks)
 
 

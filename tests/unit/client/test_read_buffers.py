@@ -6,9 +6,11 @@ import contextlib
 import errno
 import gc
 import mmap
+import re
 import sys
 import threading
 import weakref
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rayka.client.consumer import read_buffers
 from rayka.client.consumer.read_buffers import ReadBuffers, TableBuffers
 from rayka.client.consumer.table_maker import TableMaker
 
@@ -189,3 +192,34 @@ def test_a_slightly_larger_table_needs_no_other_memory() -> None:
         assert len(taken) == megabytes << 20
         del taken
     assert len(buffers._buffers) == 1
+
+
+def large_page_bytes(buffer: mmap.mmap) -> int:
+    """So much of it may be in pages of 2 MB."""
+    start, found = int(np.frombuffer(buffer, np.uint8).ctypes.data), 0
+    areas = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)[1:]
+    for area in areas:
+        first, end = (int(address, 16) for address in area.split(maxsplit=1)[0].split("-"))
+        if re.search(r"^VmFlags:.* hg\b", area, re.MULTILINE):
+            found += max(min(end, start + len(buffer)) - max(first, start), 0)
+    return found
+
+
+@pytest.mark.parametrize(("quick_s", "megabytes"), [(60, 24), (0, 4)])
+def test_a_large_buffer_has_large_pages_where_the_first_one_is_quick(
+    monkeypatch: pytest.MonkeyPatch, quick_s: float, megabytes: int
+) -> None:
+    monkeypatch.setattr(read_buffers, "_QUICK_S", quick_s)
+    buffers = ReadBuffers(64 * MIB)
+    assert buffers.take_kept(24 * MIB) is not None
+    (buffer,) = buffers._buffers
+    assert large_page_bytes(buffer) == megabytes * MIB
+
+
+def test_where_there_are_no_large_pages_a_large_buffer_has_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mapping(mmap.mmap):
+        def madvise(self, *_: int) -> None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(mmap, "mmap", Mapping)
+    assert ReadBuffers(64 * MIB).take_kept(24 * MIB) is not None

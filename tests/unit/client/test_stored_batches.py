@@ -330,6 +330,22 @@ def test_batches_of_16_kb_stay_in_their_file_once_the_compiled_code_is_loaded(
     assert found.batches.opened(files) == expected
 
 
+def test_compiled_code_for_large_batches_is_loaded_only_for_many(
+    tmp_path: Path, files: SegmentFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To load it takes as long as to look at two thousand headers in plain Python."""
+    loaded: list[Any] = []
+    monkeypatch.setattr(Compiled, "load", lambda compiled: loaded.append(compiled))
+    monkeypatch.setattr(stored_module, "_compiled", Compiled(*COMPILED))
+    source = written(tmp_path, [at_offset(LARGE, 1000 * number) for number in range(50)])
+    for _ in range(49):
+        stored(files, source)
+    assert not loaded
+    for _ in range(10):
+        stored(files, source)
+    wait_until(lambda: bool(loaded), 60, "the code is loaded")
+
+
 def tells_what_is_cached(path: str) -> bool:
     """Whether the file system does. One in memory may not."""
     with open(path, "rb") as file:
