@@ -35,7 +35,10 @@ class Compiled:
         self._records += records
         if self._records >= LOAD_AFTER_RECORDS and self._asked_in != os.getpid():
             self._asked_in = os.getpid()
-            threading.Thread(target=self.load, name=THREAD_NAME, daemon=True).start()
+            try:
+                threading.Thread(target=self.load, name=THREAD_NAME, daemon=True).start()
+            except RuntimeError:  # there may be no more threads: later there may be
+                self._asked_in = None
 
     def load(self) -> None:
         """Load it now. Where that fails plain Python is used permanently, and the log says why."""

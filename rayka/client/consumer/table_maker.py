@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from rayka.client.compiled import THREAD_NAME
 from rayka.client.consumer.read_buffers import TableBuffers
 from rayka.client.loop import Called, Threads
 from rayka.types import TopicPartition
@@ -90,9 +88,6 @@ class TableMaker:
     def kind_of(self, columns: Sequence[str] | None, copy: bool) -> TableKind:
         """The kind of table that the program asks for. If it is that of the time before, the next ones will be too."""
         kind = TableKind.of(columns, copy)
-        if self._kind is None:
-            with contextlib.suppress(RuntimeError):  # there may be no more threads
-                threading.Thread(target=_load, args=[kind], name=THREAD_NAME, daemon=True).start()
         self._kind, self._is_usual = kind, kind == self._kind
         return kind
 
@@ -144,14 +139,6 @@ class TableMaker:
         """End the threads when they have done what they do, and release the memory of tables that are gone."""
         self.threads.shutdown(wait=False)
         self._buffers = TableBuffers()
-
-
-def _load(kind: TableKind) -> None:
-    """Load what makes such tables, while the first records are looked for."""
-    with contextlib.suppress(Exception):  # who makes a table raises it
-        from rayka.client.consumer import tables
-
-        tables.load(kind)
 
 
 def _make(part: weakref.ref[PartAhead]) -> None:

@@ -32,16 +32,6 @@ _LEAST_STORED_BYTES = 2 << 20
 """For less, waking a thread costs more than it saves."""
 
 
-def load(kind: TableKind) -> None:
-    """Load the compiled code that makes such tables, before there are records.
-
-    Raises INVALID_REQUEST for an unknown or repeated column.
-    """
-    reader = _new_reader(kind, 1, pa.allocate_buffer)
-    reader.begin_files(()).run()
-    reader.finish()
-
-
 def table_of(
     polled: Mapping[TopicPartition, Iterable[FetchedBatches]],
     columns: Sequence[str] | None,

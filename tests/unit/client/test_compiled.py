@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from rayka.client.compiled import LOAD_AFTER_RECORDS, Compiled
 from rayka.testing import wait_until
 
@@ -48,3 +50,16 @@ def test_a_process_loads_compiled_code_once() -> None:
     compiled.count(LOAD_AFTER_RECORDS)
     wait_until(lambda: compiled.function is math.sqrt, 60, "compiled code is loaded")
     assert loads == [math.sqrt]
+
+
+def test_where_no_thread_can_be_started_compiled_code_is_loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    compiled = Compiled("math", "sqrt", lambda _: None)
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", no_thread)
+        compiled.count(LOAD_AFTER_RECORDS)
+    assert compiled.function is None
+    compiled.count(1)
+    wait_until(lambda: compiled.function is math.sqrt, 60, "compiled code is loaded")

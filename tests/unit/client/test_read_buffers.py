@@ -205,15 +205,20 @@ def large_page_bytes(buffer: mmap.mmap) -> int:
     return found
 
 
-@pytest.mark.parametrize(("quick_s", "megabytes"), [(60, 24), (0, 4)])
+@pytest.mark.parametrize(
+    ("cleared_s", "megabytes"), [((0, 60), 24), ((0, 0), 4), ((60, 60), 4)], ids=["quick", "slow", "none"]
+)
 def test_a_large_buffer_has_large_pages_where_the_first_one_is_quick(
-    monkeypatch: pytest.MonkeyPatch, quick_s: float, megabytes: int
+    monkeypatch: pytest.MonkeyPatch, cleared_s: tuple[float, float], megabytes: int
 ) -> None:
-    monkeypatch.setattr(read_buffers, "_QUICK_S", quick_s)
+    monkeypatch.setattr(read_buffers, "_CLEARED_S", cleared_s)
     buffers = ReadBuffers(64 * MIB)
     assert buffers.take_kept(24 * MIB) is not None
     (buffer,) = buffers._buffers
-    assert large_page_bytes(buffer) == megabytes * MIB
+    if Path("/sys/kernel/mm/transparent_hugepage").exists():
+        assert large_page_bytes(buffer) == megabytes * MIB
+    assert buffers.take_kept(24 * MIB) is not None
+    assert buffers._buffers == [buffer]  # also with two kinds of pages it was found unused
 
 
 def test_where_there_are_no_large_pages_a_large_buffer_has_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:

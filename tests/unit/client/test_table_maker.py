@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.compiled import THREAD_NAME
 from rayka.client.consumer import consumer as consumers
 from rayka.client.consumer import fetcher as fetchers
 from rayka.client.consumer import tables
@@ -77,23 +76,6 @@ def wait_for_threads(maker: TableMaker) -> None:
     """Parts that were begun have been made."""
     with busy_threads(maker):
         pass
-
-
-def test_what_makes_tables_is_loaded_once_when_the_first_one_is_asked_for(
-    maker: TableMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded: list[Any] = []
-    monkeypatch.setattr(tables, "load", loaded.append)
-    for columns in (["offset"], ["offset"], None):
-        maker.kind_of(columns, copy=True)
-    wait_until(lambda: not any(each.name == THREAD_NAME for each in threading.enumerate()), 60, "all is loaded")
-    assert loaded == [TableKind(("offset",), copy=True)]
-
-
-@pytest.mark.parametrize("columns", [None, ("offset",), ("topic",), ()])
-@pytest.mark.parametrize("copy", [False, True])
-def test_every_kind_of_table_can_be_loaded(columns: tuple[str, ...] | None, copy: bool) -> None:
-    tables.load(TableKind(columns, copy))
 
 
 def test_a_part_that_was_made_ahead_is_in_the_table(tmp_path: Path, files: SegmentFiles, maker: TableMaker) -> None:
@@ -240,10 +222,11 @@ def test_parts_are_made_by_nobody_where_no_thread_can_be_started(
     def no_thread(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    found = stored(files, written(tmp_path, ALL_KINDS))
     for _ in range(2):
         maker.kind_of(None, copy=True)
-    assert maker.begin_part(ALL, stored(files, written(tmp_path, ALL_KINDS)), files) is None
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    assert maker.begin_part(ALL, found, files) is None
 
 
 @pytest.fixture
@@ -383,9 +366,11 @@ def test_a_lack_of_memory_when_a_part_is_begun_loses_no_records(
         raise MemoryError
 
     with reading(cluster) as (consumer, seen):
+        (state,) = consumer._core._fetcher.partitions.values()
         with monkeypatch.context() as failing:
             failing.setattr(PartAhead, "__init__", fail)
-            for _ in range(4):
+            for _ in range(3):
+                wait_until(lambda: len(state.completed_fetches) == 2, 30, "two answers")
                 seen += offsets(consumer, 30_000)
             assert failures
         read_rest(consumer, seen)
