@@ -37,8 +37,8 @@ class Compiled:
             self._asked_in = os.getpid()
             try:
                 threading.Thread(target=self.load, name=THREAD_NAME, daemon=True).start()
-            except RuntimeError:  # there may be no more threads: later there may be
-                self._asked_in = None
+            except RuntimeError:  # there may be no more threads now
+                self._asked_in, self._records = None, 0
 
     def load(self) -> None:
         """Load it now. Where that fails plain Python is used permanently, and the log says why."""

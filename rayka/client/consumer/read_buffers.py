@@ -2,13 +2,12 @@
 
 Fresh memory costs as much as all other work on the bytes of large records: the kernel clears each page. A buffer is
 taken again once nobody refers to the records or the table in it: Python tells by refusing to resize a mapping of which
-there is a view. Mappings are cleared where they are first used, by whoever uses them; a bytearray is at once, and all
-other threads wait for that.
+there is a view. Mappings are cleared where they are first used, by whoever uses them, but for the first huge page; a
+bytearray is at once, and all other threads wait for that.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import threading
@@ -23,11 +22,13 @@ _SMALL_BYTES = 65_536
 _STEP_BYTES = 262_144
 _LARGE_STEP_BYTES = 8 << 20
 """So that a slightly larger table needs no other buffer. What is not used of one takes no memory, but for the rest of
-a large page.
+a huge page, which buffers of this size and more may have.
 """
-_LARGE_PAGE_BYTES = 2 << 20
-_CLEARED_S = 0.00002, 0.001
-"""To clear such a page takes so long. Less says that there is none, and more that its memory comes from the host."""
+_HUGE_PAGE_BYTES = 2 << 20
+_LEAST_CLEARING_S, _MOST_CLEARING_S = 0.00005, 0.001
+"""To clear a huge page takes so long. If it is less, the system gave a small page; if it is more, a virtual machine's
+host had to give the memory.
+"""
 _ALIGNMENT = 64
 _MOST_READ_BYTES = 32 << 20
 _MOST_TABLE_BYTES = 120 << 20
@@ -39,6 +40,7 @@ class ReadBuffers:
     def __init__(self, most_bytes: int = _MOST_READ_BYTES) -> None:
         self._most_bytes = most_bytes
         self._buffers: list[mmap.mmap] = []
+        self._huge_pages = HugePages()
 
     def take(self, size: int) -> memoryview:
         """A buffer of `size` bytes, whatever they are, that nobody else has."""
@@ -64,6 +66,8 @@ class ReadBuffers:
                 used -= len(small)
                 self._buffers = [buffer for buffer in self._buffers if buffer is not small]
         if (buffer := _mapped(size)) is not None:
+            if size >= _LARGE_STEP_BYTES:
+                self._huge_pages.ask_for(buffer)
             insort(self._buffers, buffer, key=len)
         return buffer
 
@@ -93,6 +97,41 @@ class TableBuffers:
         return pa.py_buffer(memory[start : start + size])
 
 
+class HugePages:
+    """Transparent huge pages (`MADV_HUGEPAGE`), of 2 MB, as long as they come quickly.
+
+    They take a third of the time of small pages, also when two threads need some at the same time. But where a virtual
+    machine gives unused memory back to its host (free page reporting), they may take several times as long.
+    """
+
+    def __init__(self) -> None:
+        self._are_quick = hasattr(mmap, "MADV_HUGEPAGE")
+
+    def ask_for(self, buffer: mmap.mmap) -> None:
+        """Let a new buffer have them, of at least 4 MB. The first one is cleared now; if that is slow, the rest of this
+        buffer and those that follow have small pages.
+        """
+        if not self._are_quick or not _advise(buffer, mmap.MADV_HUGEPAGE, 2 * _HUGE_PAGE_BYTES):
+            return
+        byte = ctypes.c_char.from_buffer(buffer, _HUGE_PAGE_BYTES)  # in a whole page, wherever the buffer begins
+        began = time.thread_time()  # others may take the GIL meanwhile
+        ctypes.memset(ctypes.byref(byte), 0, 1)
+        self._are_quick = _LEAST_CLEARING_S < time.thread_time() - began < _MOST_CLEARING_S
+        if self._are_quick:
+            _advise(buffer, mmap.MADV_HUGEPAGE, len(buffer))
+        else:
+            _advise(buffer, mmap.MADV_NOHUGEPAGE, 2 * _HUGE_PAGE_BYTES)
+
+
+def _advise(buffer: mmap.mmap, advice: int, size: int) -> bool:
+    """Whether the system takes this advice for the first bytes of the buffer."""
+    try:
+        buffer.madvise(advice, 0, size)
+    except OSError:
+        return False
+    return True
+
+
 def _mapped(size: int) -> mmap.mmap | None:
     """None if the system gives none, or resizes none. Who needs the memory then gets it from Python or Arrow, or learns
     from them that there is no more.
@@ -101,27 +140,7 @@ def _mapped(size: int) -> mmap.mmap | None:
         buffer = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError:
         return None
-    if not _is_unused(buffer):
-        return None
-    if size >= _LARGE_STEP_BYTES:
-        with contextlib.suppress(AttributeError, OSError):  # not every system has them
-            _ask_for_large_pages(buffer)
-    return buffer
-
-
-def _ask_for_large_pages(buffer: mmap.mmap) -> None:
-    """Let it have transparent huge pages (`MADV_HUGEPAGE`), of 2 MB, if the first one comes quickly.
-
-    They take a third of the time of small pages, also when two threads need some at the same time. But where a virtual
-    machine gives the memory of unused ones back to its host (free page reporting), they may take several times as long.
-    """
-    buffer.madvise(mmap.MADV_HUGEPAGE, 0, 2 * _LARGE_PAGE_BYTES)
-    byte = ctypes.c_char.from_buffer(buffer, _LARGE_PAGE_BYTES)  # in a whole page, wherever the buffer begins
-    began = time.perf_counter()
-    ctypes.memset(ctypes.byref(byte), 0, 1)  # other threads run meanwhile
-    least_s, most_s = _CLEARED_S
-    if least_s < time.perf_counter() - began < most_s:
-        buffer.madvise(mmap.MADV_HUGEPAGE)
+    return buffer if _is_unused(buffer) else None
 
 
 def _is_unused(buffer: mmap.mmap) -> bool:

@@ -31,7 +31,7 @@ _LARGE_BATCH = 32_768
 _PIECE_BYTES = 1 << 20
 _FEW_BATCHES = 8
 _HEADER_IN_RECORDS = 8
-"""Plain Python takes as long to look at a header as it takes for so many records, or longer."""
+"""To look at a header in plain Python counts as so many records that are handled in plain Python."""
 
 
 def _load(find: Callable[..., Any]) -> None:

@@ -61,5 +61,5 @@ def test_where_no_thread_can_be_started_compiled_code_is_loaded_later(monkeypatc
         limited.setattr(threading.Thread, "start", no_thread)
         compiled.count(LOAD_AFTER_RECORDS)
     assert compiled.function is None
-    compiled.count(1)
+    compiled.count(LOAD_AFTER_RECORDS)
     wait_until(lambda: compiled.function is math.sqrt, 60, "compiled code is loaded")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import gc
 import mmap
 import re
 import sys
 import threading
+import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,8 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayka.client.consumer import read_buffers
-from rayka.client.consumer.read_buffers import ReadBuffers, TableBuffers
+from rayka.client.consumer.read_buffers import HugePages, ReadBuffers, TableBuffers
 from rayka.client.consumer.table_maker import TableMaker
 
 MIB = 1 << 20
@@ -74,10 +76,11 @@ def test_unused_buffers_are_bounded() -> None:
     assert sum(len(each) for each in gc.get_referents(buffers.__dict__["_buffers"])) <= 16 * MIB
 
 
-def test_two_threads_never_get_the_same_memory() -> None:
+@pytest.mark.parametrize("size", [MIB, 9 * MIB])
+def test_two_threads_never_get_the_same_memory(size: int) -> None:
     buffers, taken = TableBuffers(), []
-    buffers.allocate(MIB)
-    other = threading.Thread(target=lambda: taken.append(buffers.allocate(MIB)))
+    buffers.allocate(size)
+    other = threading.Thread(target=lambda: taken.append(buffers.allocate(size)))
 
     def let_the_other_thread_run(frame: FrameType, event: str, _: Any) -> None:
         """Where the memory was found unused, and is not used yet."""
@@ -87,7 +90,7 @@ def test_two_threads_never_get_the_same_memory() -> None:
 
     sys.setprofile(let_the_other_thread_run)
     try:
-        taken.append(buffers.allocate(MIB))
+        taken.append(buffers.allocate(size))
     finally:
         sys.setprofile(None)
     other.join()
@@ -194,37 +197,57 @@ def test_a_slightly_larger_table_needs_no_other_memory() -> None:
     assert len(buffers._buffers) == 1
 
 
-def large_page_bytes(buffer: mmap.mmap) -> int:
-    """So much of it may be in pages of 2 MB."""
-    start, found = int(np.frombuffer(buffer, np.uint8).ctypes.data), 0
-    areas = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)[1:]
-    for area in areas:
+def areas_of(buffer: mmap.mmap) -> Iterator[tuple[str, int]]:
+    """What the kernel says of the areas of memory that it is in, and how many bytes of it are there."""
+    start = int(np.frombuffer(buffer, np.uint8).ctypes.data)
+    for area in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)[1:]:
         first, end = (int(address, 16) for address in area.split(maxsplit=1)[0].split("-"))
-        if re.search(r"^VmFlags:.* hg\b", area, re.MULTILINE):
-            found += max(min(end, start + len(buffer)) - max(first, start), 0)
-    return found
+        if (size := min(end, start + len(buffer)) - max(first, start)) > 0:
+            yield area, size
+
+
+def huge_page_bytes(buffer: mmap.mmap) -> int:
+    """So much of it may be in pages of 2 MB."""
+    return sum(size for area, size in areas_of(buffer) if re.search(r"^VmFlags:.* hg\b", area, re.MULTILINE))
 
 
 @pytest.mark.parametrize(
-    ("cleared_s", "megabytes"), [((0, 60), 24), ((0, 0), 4), ((60, 60), 4)], ids=["quick", "slow", "none"]
+    ("size", "clearing_s", "has_huge_pages"),
+    [(24, 0.0005, True), (8, 0.0005, True), (24, 0.005, False), (24, 0.00001, False), (7, 0.0005, False)],
 )
-def test_a_large_buffer_has_large_pages_where_the_first_one_is_quick(
-    monkeypatch: pytest.MonkeyPatch, cleared_s: tuple[float, float], megabytes: int
+def test_large_buffers_have_huge_pages_as_long_as_the_first_one_of_each_is_quick(
+    monkeypatch: pytest.MonkeyPatch, size: int, clearing_s: float, has_huge_pages: bool
 ) -> None:
-    monkeypatch.setattr(read_buffers, "_CLEARED_S", cleared_s)
-    buffers = ReadBuffers(64 * MIB)
-    assert buffers.take_kept(24 * MIB) is not None
-    (buffer,) = buffers._buffers
+    buffers, cleared = ReadBuffers(64 * MIB), list[int]()
+    clock = (number * clearing_s for number in range(10))
+    monkeypatch.setattr(time, "thread_time", lambda: next(clock))
+    monkeypatch.setattr(ctypes, "memset", lambda byte, value, count: cleared.append(count))
+    assert all(buffers.take_kept(size * MIB) is not None for _ in range(2))
+    (first,) = buffers._buffers
+    held = [buffers.take_kept(size * MIB) for _ in range(2)]
+    assert all(view is not None for view in held)
+    assert first in buffers._buffers  # also with two kinds of pages it was found unused
     if Path("/sys/kernel/mm/transparent_hugepage").exists():
-        assert large_page_bytes(buffer) == megabytes * MIB
-    assert buffers.take_kept(24 * MIB) is not None
-    assert buffers._buffers == [buffer]  # also with two kinds of pages it was found unused
+        assert {huge_page_bytes(each) for each in buffers._buffers} == {size * MIB if has_huge_pages else 0}
+    assert len(cleared) == (2 if has_huge_pages else size >= 8)  # a slow one tells about those that follow
 
 
-def test_where_there_are_no_large_pages_a_large_buffer_has_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_huge_page_that_is_looked_at_is_cleared() -> None:
+    with mmap.mmap(-1, 24 * MIB) as buffer:
+        HugePages().ask_for(buffer)
+        assert any(re.search(r"^Rss: +[1-9]", area, re.MULTILINE) for area, _ in areas_of(buffer))
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_where_there_are_no_huge_pages_a_large_buffer_has_small_ones(
+    monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
     class Mapping(mmap.mmap):
         def madvise(self, *_: int) -> None:
             raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr(mmap, "mmap", Mapping)
+    if is_known:
+        monkeypatch.setattr(mmap, "mmap", Mapping)
+    else:
+        monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
     assert ReadBuffers(64 * MIB).take_kept(24 * MIB) is not None
