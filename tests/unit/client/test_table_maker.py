@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import signal
 import threading
 import weakref
 from collections.abc import Iterator
@@ -396,3 +397,33 @@ def test_a_consumer_is_closed_while_parts_are_made(
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
+
+
+def test_an_interrupt_while_a_part_is_made_leaves_its_records_to_the_next_table(
+    cluster: Cluster, small_parts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_begun, is_wanted, part_of, taken = threading.Event(), threading.Event(), tables.part_of, PartAhead.take
+    interrupts = iter([signal.SIGINT])  # one, though two threads make parts
+
+    def take(part: PartAhead, *how: Any) -> Any:
+        if part._called is not None and not part._called._functions and not part._called._has_ended:
+            is_wanted.set()
+        return taken(part, *how)
+
+    def interrupt_and_make(*how: Any) -> Any:
+        has_begun.set()
+        assert is_wanted.wait(60)
+        if (number := next(interrupts, None)) is not None:
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+        return part_of(*how)
+
+    with reading(cluster) as (consumer, seen):
+        wait_for_threads(consumer._core.table_maker)
+        with monkeypatch.context() as interrupting:
+            interrupting.setattr(tables, "part_of", interrupt_and_make)
+            interrupting.setattr(PartAhead, "take", take)
+            seen += offsets(consumer, 30_000)
+            assert has_begun.wait(30)
+            with pytest.raises(KeyboardInterrupt):
+                read_rest(consumer, seen)
+        read_rest(consumer, seen)
