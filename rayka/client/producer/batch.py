@@ -30,8 +30,9 @@ class ProducerBatch(BatchCompletion):
     """A batch that is filling, then waits, is sent, maybe several times, and is done.
 
     `append` is that of its records, for any thread. `reserved` is what counts as used memory. `is_waited`: a thread
-    waited for the outcome. `direct` is set once a thread has sent the batch itself. `transaction` is the number of that
-    in which it must be sent, if there is one.
+    waited for the outcome. `direct` is set once a thread has sent the batch itself, until `finish`: the two refer to
+    each other, and garbage in cycles would cost a program that waits for each record a collection every 128 records.
+    `transaction` is the number of that in which it must be sent, if there is one.
     """
 
     __slots__ = (
@@ -112,8 +113,9 @@ class ProducerBatch(BatchCompletion):
         """As `BatchCompletion.wait`; if a thread has sent the batch, this one reads the answer."""
         self.is_waited = True
         began_s = time.monotonic()
-        if self.direct is not None and not self.done:
-            self.direct.wait(timeout_s)
+        direct = self.direct
+        if direct is not None and not self.done:
+            direct.wait(timeout_s)
         if self.done:
             return True
         return super().wait(None if timeout_s is None else max(timeout_s - (time.monotonic() - began_s), 0))
@@ -121,8 +123,9 @@ class ProducerBatch(BatchCompletion):
     def when_done(self, callback: Callable[[], object]) -> None:
         """As `BatchCompletion.when_done`; the event loop sees to it."""
         super().when_done(callback)
-        if self.direct is not None and not self.done:
-            self.direct.hand_over()
+        direct = self.direct
+        if direct is not None and not self.done:
+            direct.hand_over()
 
     def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, size: int) -> int | None:
         """Append a record of at most `size` bytes, and return its index; None if that is too much.
@@ -176,10 +179,11 @@ class ProducerBatch(BatchCompletion):
         return self.buffer
 
     def finish(self) -> None:
-        """Release the memory of the records; their timestamps stay for the futures."""
+        """Release the memory of the records; their timestamps stay for the futures. The outcome comes next."""
         self.record_count = self.count
         self.records.drop()
         self.buffer = None
+        self.direct = None
 
 
 class RecordFuture(ProduceFuture[RecordMetadata], eq=False, gc=False):

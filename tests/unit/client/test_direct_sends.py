@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -76,6 +77,24 @@ def test_each_record_goes_by_the_channel(cluster: Cluster, channel: FaultyChanne
     assert channel.appends == before + 100
     records = {record.value: record.offset for record in read_all(cluster, "events")}
     assert [records[b"%06d" % number] for number in range(100)] == [future.get().offset for future in futures]
+
+
+def test_records_that_were_sent_leave_nothing_for_the_garbage_collector(
+    channel: FaultyChannel, producer: Producer
+) -> None:
+    before = channel.appends
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        for number in range(20):
+            producer.send("events", b"%06d" % number).get(WAIT_S)
+        gc.collect()
+        left = [type(each).__name__ for each in gc.garbage]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert channel.appends == before + 20
+    assert not {"ProducerBatch", "DirectAppend"} & set(left)
 
 
 def test_flush_waits_for_a_record_that_went_by_the_channel(
