@@ -4,30 +4,42 @@ A producer and a consumer run without a pause on a topic whose retention keeps t
 must not grow. The growth, `MB/h`, is the slope of a straight line through the samples after the first quarter.
 With `--client rayka` three programs on actor handles, which send, iterate and take tables, are the load instead of
 confluent-kafka, and their memory is sampled too.
+
+Only anonymous and shared memory counts. That of mapped files is the page cache's, and a process has a larger share of
+a library when others that use it end.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import linear_regression
 
-import psutil
-
 from benchmarks import load, python_client
 from benchmarks.brokers import BROKERS, CACHE, Broker, Rayka
-from rayka.testing import memory_bytes
 
 SAMPLE_S = 5.0
 KEPT_BYTES = 2_000_000_000
 ON_HANDLES = ("ours_send", "ours_iterate", "ours_poll_table")
 ENDLESS = 10**12
+
+
+def own_mb(pids: Iterable[int]) -> float:
+    """Memory of these processes without that of files; what they share with each other counts once."""
+    kilobytes = 0
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            fields = dict(line.split()[:2] for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+            kilobytes += sum(int(fields[name]) for name in ("Pss_Anon:", "Pss_Shmem:", "SwapPss:"))
+    return kilobytes * 1024 / 1e6
 
 
 def sample(broker: Broker, until: float, work: list[subprocess.Popen[str]]) -> list[list[float]]:
@@ -36,8 +48,9 @@ def sample(broker: Broker, until: float, work: list[subprocess.Popen[str]]) -> l
     while (now := time.monotonic()) < until:
         if any(process.poll() is not None for process in work):
             raise RuntimeError("the load ended")
-        of_work = [memory_bytes([psutil.Process(process.pid)]) / 1e6 for process in work]
-        samples.append([now - began, memory_bytes(broker.processes()) / 1e6, *of_work])
+        samples.append(
+            [now - began, own_mb(each.pid for each in broker.processes()), *(own_mb([each.pid]) for each in work)]
+        )
         print(f"{now - began:6.0f} s " + " ".join(f"{each:7,.0f} MB" for each in samples[-1][1:]), flush=True)
         time.sleep(SAMPLE_S)
     return samples

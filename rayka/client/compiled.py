@@ -37,8 +37,10 @@ class Compiled:
             self._asked_in = os.getpid()
             try:
                 threading.Thread(target=self.load, name=THREAD_NAME, daemon=True).start()
-            except RuntimeError:  # there may be no more threads now
+            except BaseException as error:  # no more threads, no memory, or Ctrl-C: later then, if need be once more
                 self._asked_in, self._records = None, 0
+                if not isinstance(error, RuntimeError):
+                    raise
 
     def load(self) -> None:
         """Load it now. Where that fails plain Python is used permanently, and the log says why."""

@@ -380,8 +380,19 @@ class AsyncConsumer(AsyncClosing):
 
     def _taken(self, take: Callable[[], Polled]) -> Polled:
         self._return_pending()
-        with self.pending.taking(self._positions_now()):
-            return self.pending.begin_delivery(take())
+        return self._take_all(lambda: self.pending.begin_delivery(take()))
+
+    def _take_all(self, take: Callable[[], Polled]) -> Polled:
+        """What `take` takes. If it fails half-way, say for lack of memory, nobody has that: it is fetched again."""
+        positions = self._positions_now()
+        with self.pending.taking(positions):
+            try:
+                return take()
+            except RaykaError:  # the fetcher raises one only if it has taken nothing
+                raise
+            except BaseException:
+                self._fetcher.fetch_again(positions)
+                raise
 
     def _positions_now(self) -> dict[TopicPartition, int]:
         states = self._fetcher.partitions.values()
@@ -414,9 +425,7 @@ class AsyncConsumer(AsyncClosing):
         """Put the next records into `pending`: `max_poll_records`, and more while the program takes them quickly."""
         self._fetcher.check_topic_ids()
         self._return(self.pending.polled)
-        with self.pending.taking(self._positions_now()):
-            taken = self._fetcher.take(self._fill_limit)
-            self.pending.add(taken)
+        taken = self._take_all(lambda: self.pending.add(self._fetcher.take(self._fill_limit)))
         if taken:
             now_s, least = time.monotonic(), self.config.max_poll_records
             is_quick = now_s - self._filled_s < _QUICK_S

@@ -199,6 +199,13 @@ class Fetcher:
             self._is_ready(state)
         self.pump()
 
+    def fetch_again(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Have the next `pump` go on where these partitions were before something failed, if they have a position."""
+        for topic_partition, position in positions.items():
+            state = self.partitions.get(topic_partition)
+            if state is not None and state.position is not None:
+                state.seek(position)
+
     def seek_later(self, state: AssignedPartition, offset: int) -> None:
         """Continue at this offset after a moment: it could not be read."""
         state.seek(offset)

@@ -50,9 +50,16 @@ class PendingRecords:
     def __bool__(self) -> bool:
         return bool(self.made or self._waiting)
 
-    def add(self, taken: Mapping[TopicPartition, ConsumerRecords]) -> None:
-        """Append what a fetcher gave, partition by partition."""
-        self._waiting.extend((partition, records) for partition, records in taken.items() if records)
+    def add(self, taken: dict[TopicPartition, ConsumerRecords]) -> dict[TopicPartition, ConsumerRecords]:
+        """Append what a fetcher gave, partition by partition: all of it, or nothing if that fails. Returns it."""
+        before = len(self._waiting)
+        try:
+            self._waiting.extend((partition, records) for partition, records in taken.items() if records)
+        except BaseException:
+            while len(self._waiting) > before:
+                self._waiting.pop()
+            raise
+        return taken
 
     @contextlib.contextmanager
     def taking(self, positions: Mapping[TopicPartition, int]) -> Iterator[None]:

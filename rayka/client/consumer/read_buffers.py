@@ -13,6 +13,7 @@ import mmap
 import threading
 import time
 from bisect import insort
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,11 +26,10 @@ _LARGE_STEP_BYTES = 8 << 20
 a huge page, which buffers of this size and more may have.
 """
 _HUGE_PAGE_BYTES = 2 << 20
-_LEAST_CLEARING_S, _MOST_CLEARING_S = 0.00005, 0.001
+_LEAST_CLEARING_S, _MOST_CLEARING_S = 0.00002, 0.001
 """To clear a huge page takes so long. If it is less, the system gave a small page; if it is more, a virtual machine's
 host had to give the memory.
 """
-_ALIGNMENT = 64
 _MOST_READ_BYTES = 32 << 20
 _MOST_TABLE_BYTES = 120 << 20
 
@@ -47,24 +47,29 @@ class ReadBuffers:
         kept = None if size < _SMALL_BYTES else self.take_kept(size)
         return memoryview(bytearray(size)) if kept is None else kept
 
-    def take_kept(self, size: int) -> memoryview | None:
-        """As `take`, if the buffer will be taken again; None where there is no room to keep it."""
-        fitting = next((each for each in self._buffers if len(each) >= size and _is_unused(each)), None)
+    def take_kept(self, size: int, most: float = inf) -> memoryview | None:
+        """As `take`, if the buffer will be taken again; None where there is no room to keep it.
+
+        `most` is that of the buffer's whole size, twice `size` or more.
+        """
+        fitting = next((each for each in self._buffers if size <= len(each) <= most and _is_unused(each)), None)
         if fitting is None:
             step = _STEP_BYTES if size < _LARGE_STEP_BYTES else _LARGE_STEP_BYTES
             fitting = self._add(-(-size // step) * step)
         return None if fitting is None else memoryview(fitting)[:size]
 
     def _add(self, size: int) -> mmap.mmap | None:
-        """One more buffer, in place of unused ones that are smaller if there is no room for it; None without memory."""
+        """One more buffer, in place of unused ones if there is no room for it; None without memory."""
         unused = [buffer for buffer in self._buffers if _is_unused(buffer)]
         used = sum(map(len, self._buffers))
         if used - sum(map(len, unused)) + size > self._most_bytes:
             return None
-        for small in unused:
-            if used + size > self._most_bytes:
-                used -= len(small)
-                self._buffers = [buffer for buffer in self._buffers if buffer is not small]
+        missing = used + size - self._most_bytes
+        enough = next(([buffer] for buffer in unused if len(buffer) >= missing), unused)
+        for dropped in enough:
+            if missing > 0:
+                missing -= len(dropped)
+                self._buffers = [buffer for buffer in self._buffers if buffer is not dropped]
         if (buffer := _mapped(size)) is not None:
             if size >= _LARGE_STEP_BYTES:
                 self._huge_pages.ask_for(buffer)
@@ -83,18 +88,15 @@ class TableBuffers:
         self._lock = threading.Lock()
 
     def allocate(self, size: int) -> pa.Buffer:
-        """A buffer of `size` bytes, whatever they are, that nobody else has, where Arrow wants one to begin.
-
-        What can't be kept is Arrow's.
+        """A buffer of `size` bytes, whatever they are, that nobody else has. It begins with a page, which is more than
+        Arrow wants. What can't be kept is Arrow's.
         """
         import pyarrow as pa
 
+        most = 2 * size + _STEP_BYTES  # who keeps a short column for long must not keep the memory of a long one
         with self._lock:
-            memory = None if size < _SMALL_BYTES else self._buffers.take_kept(size + _ALIGNMENT)
-        if memory is None:
-            return pa.allocate_buffer(size)
-        start = -pa.py_buffer(memory).address % _ALIGNMENT
-        return pa.py_buffer(memory[start : start + size])
+            memory = None if size < _SMALL_BYTES else self._buffers.take_kept(size, most)
+        return pa.allocate_buffer(size) if memory is None else pa.py_buffer(memory)
 
 
 class HugePages:
@@ -109,7 +111,7 @@ class HugePages:
 
     def ask_for(self, buffer: mmap.mmap) -> None:
         """Let a new buffer have them, of at least 4 MB. The first one is cleared now; if that is slow, the rest of this
-        buffer and those that follow have small pages.
+        buffer has small pages, and those that follow have what the system gives unasked.
         """
         if not self._are_quick or not _advise(buffer, mmap.MADV_HUGEPAGE, 2 * _HUGE_PAGE_BYTES):
             return
@@ -120,7 +122,7 @@ class HugePages:
         if self._are_quick:
             _advise(buffer, mmap.MADV_HUGEPAGE, len(buffer))
         else:
-            _advise(buffer, mmap.MADV_NOHUGEPAGE, 2 * _HUGE_PAGE_BYTES)
+            _advise(buffer, mmap.MADV_NOHUGEPAGE, len(buffer))
 
 
 def _advise(buffer: mmap.mmap, advice: int, size: int) -> bool:

@@ -214,7 +214,8 @@ def _find(fetch_offset: int, source: FileSlice, file: SegmentFile, end_offset: f
         landmarks = *landmarks[:1], _landmark(position, header)
         position, next_offset, count = position + size, header.next_offset, count + 1
         if count > _FEW_BATCHES and count * least_mean_bytes > position - source.position:
-            _compiled.count(LOAD_AFTER_RECORDS)  # at once: then they may be smaller
+            if count * _LEAST_MEAN_BYTES <= position - source.position:
+                _compiled.count(LOAD_AFTER_RECORDS)  # at once: compiled code finds batches of 8 to 32 KB
             return _NOTHING
     _compiled.count(count * _HEADER_IN_RECORDS)
     return _Found(pieces if count else (), next_offset, landmarks)

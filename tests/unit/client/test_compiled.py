@@ -53,13 +53,34 @@ def test_a_process_loads_compiled_code_once() -> None:
 
 
 def test_where_no_thread_can_be_started_compiled_code_is_loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_thread(_: threading.Thread) -> None:
+    tried: list[threading.Thread] = []
+
+    def no_thread(thread: threading.Thread) -> None:
+        tried.append(thread)
         raise RuntimeError("can't start new thread")
 
     compiled = Compiled("math", "sqrt", lambda _: None)
     with monkeypatch.context() as limited:
         limited.setattr(threading.Thread, "start", no_thread)
         compiled.count(LOAD_AFTER_RECORDS)
+        compiled.count(LOAD_AFTER_RECORDS - 1)
+    assert len(tried) == 1
     assert compiled.function is None
+    compiled.count(1)
+    wait_until(lambda: compiled.function is math.sqrt, 60, "compiled code is loaded")
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_what_keeps_the_thread_from_starting_is_raised_and_compiled_code_is_loaded_later(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def interrupted(_: threading.Thread) -> None:
+        raise error
+
+    compiled = Compiled("math", "sqrt", lambda _: None)
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(error):
+            compiled.count(LOAD_AFTER_RECORDS)
     compiled.count(LOAD_AFTER_RECORDS)
     wait_until(lambda: compiled.function is math.sqrt, 60, "compiled code is loaded")

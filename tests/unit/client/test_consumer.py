@@ -185,6 +185,70 @@ def test_records_come_again_when_no_table_was_made_of_them(cluster: Cluster, mon
     assert asyncio.run(asyncio.wait_for(in_asyncio(), 60)) == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("how", "owner", "name"),
+    [
+        ("poll", AssignedPartition, "take"),
+        ("poll", Fetcher, "pump"),
+        ("poll_batches", AssignedPartition, "take_batches"),
+        ("poll_batches", Fetcher, "pump"),
+        ("poll_table", AssignedPartition, "take_batches"),
+        ("poll_table", Fetcher, "pump"),
+        ("iterate", AssignedPartition, "take"),
+        ("iterate", Fetcher, "pump"),
+    ],
+)
+def test_records_come_again_when_memory_ends_while_they_are_taken(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, how: str, owner: type, name: str
+) -> None:
+    """Those of the first partition were taken already when that happens in the second one."""
+    cluster.admin().create_topic("two", partitions=2)
+    partitions = [TopicPartition("two", 0), TopicPartition("two", 1)]
+    for partition in partitions:
+        fill(cluster, 3, *partition)
+    original, failed = getattr(owner, name), list[str]()
+
+    def fail_when_all_are_taken(self: Any, *arguments: Any) -> Any:
+        done = original(self, *arguments)
+        if not failed and all(state.position == 3 for state in consumer._core._fetcher.partitions.values()):
+            failed.append(name)
+            raise MemoryError
+        return done
+
+    def read() -> list[tuple[int, int]]:
+        if how == "iterate":
+            return [record[1:3] for record in consumer]
+        if how == "poll_table":
+            table = consumer.poll_table(200)
+            return list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+        if how == "poll_batches":
+            found = [each for batches in consumer.poll_batches(timeout_ms=200).values() for each in batches]
+            return [
+                (each.topic_partition.partition, n) for each in found for n in range(each.position, each.next_offset)
+            ]
+        return [record[1:3] for records in consumer.poll(timeout_ms=200).values() for record in records]
+
+    with reader(cluster, *partitions, consumer_timeout_ms=200) as consumer:
+        wait_until(lambda: all_are_fetched(consumer), 60, "all records are there")
+        monkeypatch.setattr(owner, name, fail_when_all_are_taken)
+        with pytest.raises(MemoryError):
+            read()
+        assert [consumer.position(partition) for partition in partitions] == [0, 0]
+        seen: list[tuple[int, int]] = []
+
+        def have_come() -> bool:
+            seen.extend(read())
+            return len(seen) >= 6
+
+        wait_until(have_come, 60, "all records come again")
+        assert sorted(seen + read()) == [(partition, offset) for partition in (0, 1) for offset in range(3)]
+
+
+def all_are_fetched(consumer: Consumer) -> bool:
+    """Whether the consumer has fetched records of all its partitions ahead."""
+    return all(state.completed_fetches for state in consumer._core._fetcher.partitions.values())
+
+
 def test_a_table_for_which_no_thread_can_be_started_is_not_made_later(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,19 @@ def test_a_poll_that_is_delivered_leaves_what_another_one_has_taken_meanwhile() 
     assert pending.first_offsets() == {}
 
 
+def test_records_are_added_for_iteration_all_or_none() -> None:
+    class Unreadable(ConsumerRecords):
+        def __len__(self) -> int:
+            raise MemoryError
+
+    pending, made = PendingRecords(), records_of(FIRST, 4)
+    pending.add({FIRST: waiting(MadeRecords(made[:2]))})
+    with pytest.raises(MemoryError):
+        pending.add({FIRST: waiting(MadeRecords(made[2:])), SECOND: Unreadable()})
+    assert [pending.popleft() for _ in range(2)] == made[:2]
+    assert not pending
+
+
 def test_an_interrupted_delivery_leaves_all_records_pending_or_none() -> None:
     """Ctrl-C may come at each line."""
     partitions = [TopicPartition("events", number) for number in range(4)]

@@ -46,13 +46,13 @@ def test_a_buffer_is_reused_when_it_has_no_views() -> None:
 
 
 def test_a_tool_that_looks_at_variables_changes_nothing() -> None:
+    buffers = ReadBuffers()
     sys.setprofile(lambda frame, *_: frame.f_locals and None)
     try:
-        buffers = ReadBuffers()
+        views = [buffers.take(size) for size in (MIB, MIB, 9 * MIB, 9 * MIB)]
     finally:
         sys.setprofile(None)
-    views = [buffers.take(MIB) for _ in range(3)]
-    assert len({address(view) for view in views}) == 3
+    assert len({address(view) for view in views}) == 4
 
 
 @given(st.lists(st.tuples(st.integers(0, 6 * MIB), st.booleans()), max_size=12))
@@ -103,6 +103,37 @@ def test_tables_that_a_program_keeps_have_no_spare_memory() -> None:
     before = pa.total_allocated_bytes()
     kept += [buffers.allocate(70_000) for _ in range(10)]
     assert 700_000 <= pa.total_allocated_bytes() - before <= 701_000
+
+
+def test_a_short_column_that_a_program_keeps_does_not_keep_the_memory_of_a_long_one() -> None:
+    buffers, kept = TableBuffers(), []
+    at = {buffers.allocate(24 * MIB).address}
+    for _ in range(40):
+        kept.append(buffers.allocate(200_000))
+        at.add(buffers.allocate(24 * MIB).address)
+    assert len(at) == 1
+
+
+def test_there_is_room_for_long_columns_again_after_many_short_ones() -> None:
+    buffers = TableBuffers()
+    short = [buffers.allocate(200_000) for _ in range(600)]
+    short.clear()
+    before = pa.total_allocated_bytes()
+    long = [buffers.allocate(40 * MIB) for _ in range(3)]
+    assert pa.total_allocated_bytes() == before
+    assert len({each.address for each in long}) == 3
+
+
+def test_one_long_column_makes_room_for_a_short_one() -> None:
+    buffers = TableBuffers()
+    long = [buffers.allocate(40 * MIB) for _ in range(3)]
+    at = {each.address for each in long}
+    long.clear()
+    before = pa.total_allocated_bytes()
+    short = buffers.allocate(200_000)
+    assert pa.total_allocated_bytes() == before
+    again = [buffers.allocate(39 * MIB) for _ in range(2)]
+    assert short.address not in {each.address for each in again} < at
 
 
 def test_memory_that_is_too_large_to_be_kept_leaves_the_kept_memory_alone() -> None:

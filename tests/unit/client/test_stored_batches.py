@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.compiled import Compiled
+from rayka.client.compiled import LOAD_AFTER_RECORDS, Compiled
 from rayka.client.consumer import consumer as consumers
 from rayka.client.consumer import stored as stored_module
 from rayka.client.consumer import tables
@@ -344,6 +344,19 @@ def test_compiled_code_for_large_batches_is_loaded_only_for_many(
     for _ in range(10):
         stored(files, source)
     wait_until(lambda: bool(loaded), 60, "the code is loaded")
+
+
+@pytest.mark.parametrize(("kilobytes", "is_loaded"), [(4, False), (16, True)])
+def test_compiled_code_is_loaded_at_once_for_batches_that_it_takes(
+    tmp_path: Path, files: SegmentFiles, monkeypatch: pytest.MonkeyPatch, kilobytes: int, is_loaded: bool
+) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr(Compiled, "count", lambda _, records: counted.append(records))
+    monkeypatch.setattr(stored_module, "_compiled", Compiled(*COMPILED))
+    batches = [at_offset(build_batch(records(kilobytes, 1000)), kilobytes * number) for number in range(120)]
+    source = written(tmp_path, batches)
+    assert find_stored(EVENTS, 0, source, files.open(source)) is None
+    assert (LOAD_AFTER_RECORDS in counted) == is_loaded
 
 
 def tells_what_is_cached(path: str) -> bool:
