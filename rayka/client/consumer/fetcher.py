@@ -79,6 +79,7 @@ class Fetcher:
         self._fetches: set[asyncio.Future[list[FetchResult]]] = set()
         self._searches: set[asyncio.Task[None]] = set()
         self._ready: dict[AssignedPartition, None] = {}
+        self._taken_last: AssignedPartition | None = None
         self._changed = asyncio.Event()
         self._is_closed = False
         self._seen_image: MetadataImage | None = None
@@ -133,6 +134,7 @@ class Fetcher:
         self._will_take(batches=False, stored=False)
         taken: dict[TopicPartition, ConsumerRecords] = {}
         for state in self._readable():
+            self._taken_last = state
             if state.error is None or state.completed_fetches:
                 records = state.take(limit)
                 limit -= len(records)
@@ -163,6 +165,7 @@ class Fetcher:
     def _take_batches(self, enough_bytes: float) -> dict[TopicPartition, list[FetchedBatches]]:
         taken: dict[TopicPartition, list[FetchedBatches]] = {}
         for state in self._readable():
+            self._taken_last = state
             if state.completed_fetches:
                 if batches := self._opened(state, enough_bytes):
                     taken[state.topic_partition] = batches
@@ -200,11 +203,15 @@ class Fetcher:
         self.pump()
 
     def fetch_again(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Have the next `pump` go on where these partitions were before something failed, if they have a position."""
+        """Have the next `pump` go on where these partitions were before something failed, if they have a position. That
+        from which was taken last comes later: it may fail each time, and must not keep the others from being read.
+        """
         for topic_partition, position in positions.items():
             state = self.partitions.get(topic_partition)
             if state is not None and state.position is not None:
                 state.seek(position)
+                if state is self._taken_last:
+                    self._back_off(state)
 
     def seek_later(self, state: AssignedPartition, offset: int) -> None:
         """Continue at this offset after a moment: it could not be read."""

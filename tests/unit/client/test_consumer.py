@@ -244,6 +244,34 @@ def test_records_come_again_when_memory_ends_while_they_are_taken(
         assert sorted(seen + read()) == [(partition, offset) for partition in (0, 1) for offset in range(3)]
 
 
+def test_a_partition_for_whose_records_there_is_no_memory_does_not_keep_others_from_being_read(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.admin().create_topic("two", partitions=2)
+    partitions = [TopicPartition("two", 0), TopicPartition("two", 1)]
+    for partition in partitions:
+        fill(cluster, 3, *partition)
+    original = AssignedPartition.take
+
+    def fail_in_the_first(state: AssignedPartition, limit: int) -> ConsumerRecords:
+        if state.topic_partition == partitions[0]:
+            raise MemoryError
+        return original(state, limit)
+
+    with reader(cluster, *partitions, retry_backoff_ms=2000) as consumer:
+        wait_until(lambda: all_are_fetched(consumer), 60, "all records are there")
+        monkeypatch.setattr(AssignedPartition, "take", fail_in_the_first)
+        seen: list[int] = []
+
+        def others_come() -> bool:
+            with contextlib.suppress(MemoryError):
+                seen.extend(record.offset for record in consumer.poll(timeout_ms=1000).get(partitions[1], []))
+            return len(seen) >= 3
+
+        wait_until(others_come, 60, "the records of the other partition")
+        assert seen == [0, 1, 2]
+
+
 def all_are_fetched(consumer: Consumer) -> bool:
     """Whether the consumer has fetched records of all its partitions ahead."""
     return all(state.completed_fetches for state in consumer._core._fetcher.partitions.values())
