@@ -80,6 +80,7 @@ class Fetcher:
         self._searches: set[asyncio.Task[None]] = set()
         self._ready: dict[AssignedPartition, None] = {}
         self._taken_last: AssignedPartition | None = None
+        """From which records were taken last, or could not be taken."""
         self._changed = asyncio.Event()
         self._is_closed = False
         self._seen_image: MetadataImage | None = None

@@ -50,7 +50,7 @@ class ReadBuffers:
     def take_kept(self, size: int, most: float = inf) -> memoryview | None:
         """As `take`, if the buffer will be taken again; None where there is no room to keep it.
 
-        `most` is that of the buffer's whole size, twice `size` or more.
+        An earlier buffer is taken only if it has at most `most` bytes.
         """
         fitting = next((each for each in self._buffers if size <= len(each) <= most and _is_unused(each)), None)
         if fitting is None:
