@@ -202,10 +202,7 @@ def test_records_come_again_when_memory_ends_while_they_are_taken(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, how: str, owner: type, name: str
 ) -> None:
     """Those of the first partition were taken already when that happens in the second one."""
-    cluster.admin().create_topic("two", partitions=2)
-    partitions = [TopicPartition("two", 0), TopicPartition("two", 1)]
-    for partition in partitions:
-        fill(cluster, 3, *partition)
+    partitions = two_partitions(cluster)
     original, failed = getattr(owner, name), list[str]()
 
     def fail_when_all_are_taken(self: Any, *arguments: Any) -> Any:
@@ -247,10 +244,7 @@ def test_records_come_again_when_memory_ends_while_they_are_taken(
 def test_a_partition_for_whose_records_there_is_no_memory_does_not_keep_others_from_being_read(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.admin().create_topic("two", partitions=2)
-    partitions = [TopicPartition("two", 0), TopicPartition("two", 1)]
-    for partition in partitions:
-        fill(cluster, 3, *partition)
+    partitions = two_partitions(cluster)
     original = AssignedPartition.take
 
     def fail_in_the_first(state: AssignedPartition, limit: int) -> ConsumerRecords:
@@ -270,6 +264,15 @@ def test_a_partition_for_whose_records_there_is_no_memory_does_not_keep_others_f
 
         wait_until(others_come, 60, "the records of the other partition")
         assert seen == [0, 1, 2]
+
+
+def two_partitions(cluster: Cluster) -> list[TopicPartition]:
+    """Of a new topic, with three records each."""
+    cluster.admin().create_topic("two", partitions=2)
+    partitions = [TopicPartition("two", 0), TopicPartition("two", 1)]
+    for partition in partitions:
+        fill(cluster, 3, *partition)
+    return partitions
 
 
 def all_are_fetched(consumer: Consumer) -> bool:
