@@ -87,13 +87,18 @@ class PartitionQueue:
         filling = self.filling
         return self.closed_bytes + (0 if filling is None else filling.size)
 
-    def close_filling(self) -> ProducerBatch | None:
-        """Take out the batch that is filling; it takes no more records."""
-        batch, self.filling = self.filling, None
+    def make_ready(self) -> None:
+        """Let the batch that is filling take no more records, and be sent next.
+
+        It goes from one place to the other without a call in between, in which an interrupt (Ctrl-C) could come.
+        """
+        batch = self.filling
         if batch is not None:
             batch.close()
-            self.closed_bytes += batch.size
-        return batch
+            size = batch.size
+            self.ready += (batch,)
+            self.filling = None
+            self.closed_bytes += size
 
     def waiting(self) -> list[ProducerBatch]:
         """The batches that the loop has not taken."""
@@ -156,6 +161,8 @@ class Accumulator:
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._used = 0
         self._limit = config.buffer_memory
+        self.unfinished: set[ProducerBatch] = set()
+        """The batches that the sender has taken and that are not done; the sender takes them out."""
         _of_this_process.add(self)
 
     def refuse(self, reason: str) -> None:
@@ -172,8 +179,10 @@ class Accumulator:
         if self._lock.locked():  # by a thread that this process does not have
             self._lock.release()
         self.refuse(_FORKED)
+        for batch in self.unfinished:
+            batch.forked(RaykaError(ErrorCode.INVALID_REQUEST, _FORKED))
         for queue in self._queues.values():
-            for batch in (*queue.waiting(), *queue.in_flight):
+            for batch in queue.waiting():
                 batch.forked(RaykaError(ErrorCode.INVALID_REQUEST, _FORKED))
             queue.ready.clear()
             queue.filling = queue.direct = None
@@ -245,8 +254,7 @@ class Accumulator:
                 queue.filling = batch  # only now: Ctrl-C before this must not leave an empty batch
             self._used += batch.reserve()
             if batch.size >= self._batch_size:
-                queue.close_filling()
-                queue.ready.append(batch)
+                queue.make_ready()
                 is_news = True
         return RecordFuture(batch, index), is_news
 
@@ -257,9 +265,7 @@ class Accumulator:
                 self._check(batch.transaction)
             if self._used >= self._limit:
                 return False
-            filling = queue.close_filling()
-            if filling is not None:
-                queue.ready.append(filling)
+            queue.make_ready()
             queue.ready.append(batch)
             batch.reserved = batch.size
             self._used += batch.reserved
@@ -272,42 +278,51 @@ class Accumulator:
             if queue.direct is not None or (not queue.ready and (batch is None or batch.created_s > filled_before_s)):
                 return None
             queue.is_in_flight = True
-            return queue.ready.popleft() if queue.ready else queue.close_filling()
+            if not queue.ready:
+                queue.make_ready()
+            self.unfinished.add(queue.ready[0])
+            return queue.ready.popleft()
 
     def take_alone(self, append: DirectAppend) -> bool:
         """Give the batch that is filling to the append of a thread, if it is small and nothing is before it."""
         queue = append.queue
         with self._lock:
             filling = queue.filling
+            if append.link.user is not None or append.link.channel.is_closed:
+                return False
             if queue.is_in_flight or queue.ready or filling is None or filling.size > _MOST_BYTES_ALONE:
                 return False
-            queue.close_filling()
+            filling.close()
+            size = filling.size
             append.batch = filling  # first: a thread may look at `direct` without the lock
-            queue.is_in_flight, queue.direct = True, append
+            append.link.user = queue.direct = append  # from here on nothing is called, as in `make_ready`
+            queue.filling, queue.is_in_flight = None, True
+            queue.closed_bytes += size
             return True
 
     def claim(self, append: DirectAppend) -> bool:
         """Let a thread handle the answer to an append, unless another one or the loop does."""
         with self._lock:
-            is_free = append.queue.direct is append and not append.is_claimed
-            append.is_claimed = True
+            is_free = append.queue.direct is append and append.claimed_by is None
+            if is_free:
+                append.claimed_by = threading.get_ident()
             return is_free
 
     def claim_for_loop(self, queue: PartitionQueue) -> DirectAppend | None:
         """The append of a thread, which becomes the loop's; None if there is none, or the thread handles its answer."""
         with self._lock:
             append = queue.direct
-            if append is None or append.is_claimed:
+            if append is None or append.claimed_by is not None:
                 if append is not None:
                     append.is_wanted = True
                 return None
-            append.is_claimed, queue.direct = True, None
+            append.claimed_by, queue.direct = threading.get_ident(), None
             return append
 
     def unclaim(self, append: DirectAppend) -> bool:
         """Let others handle the answer. Returns whether the loop wants to."""
         with self._lock:
-            append.is_claimed = False
+            append.claimed_by = None
             return append.is_wanted
 
     def release_alone(self, append: DirectAppend) -> bool:
@@ -331,11 +346,10 @@ class Accumulator:
         """Take out the batches that are older than that."""
         with self._lock:
             expired = []
+            if queue.filling is not None and queue.filling.created_s < created_before_s:
+                queue.make_ready()
             while queue.ready and queue.ready[0].created_s < created_before_s:
                 expired.append(queue.ready.popleft())
-            if queue.filling is not None and queue.filling.created_s < created_before_s:
-                expired.append(queue.filling)
-                queue.close_filling()
             return expired
 
     def clear(self) -> list[ProducerBatch]:
@@ -343,8 +357,8 @@ class Accumulator:
         with self._lock:
             cleared = [batch for queue in self._queues.values() for batch in queue.waiting()]
             for queue in self._queues.values():
+                queue.make_ready()
                 queue.ready.clear()
-                queue.close_filling()
             return cleared
 
     def release(self, batch: ProducerBatch) -> None:
@@ -353,9 +367,7 @@ class Accumulator:
             self._used -= batch.reserved
 
     def _roll(self, queue: PartitionQueue, max_batch_size: int) -> ProducerBatch:
-        full = queue.close_filling()
-        if full is not None:
-            queue.ready.append(full)
+        queue.make_ready()
         limit = min(self._batch_size, max_batch_size)
         return ProducerBatch(queue.topic_partition, self._config, limit, self._lock)
 

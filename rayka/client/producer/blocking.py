@@ -53,14 +53,8 @@ class Producer(Shell[AsyncProducer], Closing):
 
     def _send(self, topic: str, *its_fields: Any) -> RecordFuture:
         fields = *its_fields, self._core.transaction_number
-        try:
-            future = self._core.try_send(topic, *fields)
-        except BaseException:
-            self._loop.call_soon(self._core.look_again)
-            raise
-        if future is None:
-            future = self._loop.run(self._core.send_when_possible(topic, *fields))
-        return future
+        future = self._core.try_send(topic, *fields)
+        return future or self._loop.run(self._core.send_when_possible(topic, *fields))
 
     def send_batch(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> list[BatchFuture]:
         """As `AsyncProducer.send_batch`."""

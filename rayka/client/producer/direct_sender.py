@@ -44,31 +44,25 @@ class LoopSide(Protocol):
 
 
 class Link:
-    """A connection to a leader; a thread uses it while it holds `lock`."""
+    """A connection to a leader, for one append at a time: `user`, which is the accumulator's, under its lock."""
 
-    __slots__ = ("channel", "lock")
+    __slots__ = ("channel", "user")
 
     def __init__(self, path: str) -> None:
         self.channel = BlockingChannel(path)
-        self.lock = threading.Lock()
-
-    def close_if_idle(self) -> bool:
-        """Close the connection unless somebody uses it. Returns whether it is closed."""
-        if self.lock.acquire(blocking=False):
-            self.channel.close()
-            self.lock.release()
-        return self.channel.is_closed
+        self.user: DirectAppend | None = None
 
 
 class DirectAppend:
     """A batch that a thread sends. Of the threads and the loop, the one that has claimed it handles the answer.
 
-    `is_claimed` and `is_wanted`, which says that the loop waits for the partition, are the accumulator's, under its
-    lock. `is_sent`: the thread has done its part of sending. `is_settled`: the loop has the answer.
+    `claimed_by`, the identifier of that thread, and `is_wanted`, which says that the loop waits for the partition, are
+    the accumulator's, under its lock. `is_sent`: the thread has done its part of sending. `is_settled`: the loop has
+    the answer.
     """
 
     __slots__ = (
-        "_sender", "batch", "deadline_s", "is_claimed", "is_sent", "is_settled", "is_wanted", "link", "queue", "sent_s"
+        "_sender", "batch", "claimed_by", "deadline_s", "is_sent", "is_settled", "is_wanted", "link", "queue", "sent_s"
     )  # fmt: skip
 
     batch: ProducerBatch
@@ -79,7 +73,7 @@ class DirectAppend:
         self.link = link
         self.sent_s = time.monotonic()
         self.deadline_s = self.sent_s + timeout_s
-        self.is_claimed = True
+        self.claimed_by: int | None = threading.get_ident()
         self.is_wanted = False
         self.is_sent = False
         self.is_settled = False
@@ -122,23 +116,21 @@ class DirectSender:
     def send(self, queue: PartitionQueue) -> bool:
         """Send the batch that is filling, if it can be sent in this thread now."""
         route = None if self._is_closed else self._route(queue.topic_partition)
-        if route is None or not route[0].lock.acquire(blocking=False):
+        if route is None:
             return False
         link, leader_epoch = route
         append = DirectAppend(self, queue, link, self._timeout_s)
-        self._outstanding.add(append)
         try:
-            if link.channel.is_closed or not self._accumulator.take_alone(append):
-                self._take_out(append)
+            if not self._accumulator.take_alone(append):
                 return False
+            self._outstanding.add(append)
             self._transmit(append, leader_epoch)
         except BaseException:  # Ctrl-C
+            self._is_watching = False  # it may have come before the loop was told to
             if append.is_sent:
                 self._unclaim(append)
             elif queue.direct is append:
                 self._settle_in_loop(append, ChannelClosed("interrupted", sent=True))
-            else:
-                self._take_out(append)
             raise
         return True
 
@@ -177,7 +169,7 @@ class DirectSender:
             else:
                 self._answered(append, answer)
         except BaseException:  # Ctrl-C: what was received may be lost
-            if append.queue.direct is append:
+            if append.queue.direct is append and append.claimed_by == threading.get_ident():
                 self._settle_in_loop(append, answer or ChannelClosed("interrupted", sent=True))
             else:
                 self._loop_side.take_over(append.queue)
@@ -223,7 +215,7 @@ class DirectSender:
         """Stop sending and end all waits for answers. In the loop."""
         self._is_closed = True
         for link in list(self._links.values()):
-            if not link.close_if_idle():
+            if not self._close_if_idle(link):
                 link.channel.interrupt()
 
     def _answered(self, append: DirectAppend, answer: Answer) -> None:
@@ -253,9 +245,9 @@ class DirectSender:
         self._loop_side.answered_directly(append, _result(answer))
 
     def _take_out(self, append: DirectAppend) -> None:
-        with contextlib.suppress(KeyError):  # done already
-            self._outstanding.remove(append)
-            append.link.lock.release()
+        self._outstanding.discard(append)
+        if append.link.user is append:
+            append.link.user = None
 
     def _unclaim(self, append: DirectAppend) -> None:
         if self._accumulator.unclaim(append):
@@ -269,7 +261,7 @@ class DirectSender:
     def _look(self, began_s: float) -> None:
         self._timer = None
         for append in list(self._outstanding):
-            if append.sent_s < began_s and not append.is_claimed:
+            if append.sent_s < began_s and append.claimed_by is None:
                 self._loop_side.take_over(append.queue)
         self._is_watching = self._sent_s > began_s
         if self._is_watching or self._outstanding:
@@ -283,7 +275,7 @@ class DirectSender:
         if image is not routed_image:
             routes = {}
             self._routed = image, routes
-            self._links = {path: link for path, link in list(self._links.items()) if not link.close_if_idle()}
+            self._links = {path: link for path, link in list(self._links.items()) if not self._close_if_idle(link)}
         route = routes.get(topic_partition)
         if topic_partition not in routes or (route is not None and route[0].channel.is_closed):
             route = routes[topic_partition] = self._open(topic_partition)
@@ -301,6 +293,13 @@ class DirectSender:
             except ChannelClosed:
                 return None
         return link, leader_epoch
+
+    def _close_if_idle(self, link: Link) -> bool:
+        """Close the connection unless an append uses it. Returns whether it is closed."""
+        with self._accumulator.lock:
+            if link.user is None:
+                link.channel.close()
+        return link.channel.is_closed
 
 
 def _result(answer: Answer) -> AppendResult:

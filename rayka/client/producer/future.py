@@ -11,6 +11,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -47,9 +48,14 @@ class BatchMetadata(NamedTuple):
 
 
 class BatchCompletion:
-    """Done or failed, once; from any thread. `done` may be read without a lock."""
+    """Done or failed, once; from any thread. `done` may be read without a lock.
 
-    __slots__ = ("_callbacks", "_event", "_lock", "base_offset", "done", "error", "log_append_time_ms")
+    A thread that completes it may be interrupted (Ctrl-C) anywhere. Who completes it again then calls back who is left.
+    No condition of `threading` is used: an interrupt within one can leave its lock taken, and who completes the batch,
+    which may be the event loop, would wait for it for ever.
+    """
+
+    __slots__ = ("_callbacks", "_lock", "base_offset", "done", "error", "log_append_time_ms")
 
     def __init__(self) -> None:
         self.done = False
@@ -57,22 +63,20 @@ class BatchCompletion:
         self.base_offset = NO_OFFSET
         self.log_append_time_ms = NO_TIMESTAMP
         self._lock = threading.Lock()
-        self._event: threading.Event | None = None
-        self._callbacks: list[Callable[[], object]] = []
+        self._callbacks: list[_Callback] = []
 
     def complete(self, base_offset: int, log_append_time_ms: int, error: RaykaError | None) -> bool:
-        """Set the outcome and run the callbacks; False if there was an outcome already."""
+        """Set the outcome, unless there is one, and run the callbacks; returns whether there was none."""
         with self._lock:
-            if self.done:
-                return False
-            self.base_offset, self.log_append_time_ms, self.error = base_offset, log_append_time_ms, error
-            self.done = True
-            callbacks, self._callbacks = self._callbacks, []
-            if self._event is not None:
-                self._event.set()
-        for callback in callbacks:
-            _call(callback)
-        return True
+            is_news = not self.done
+            if is_news:
+                self.base_offset, self.log_append_time_ms, self.error = base_offset, log_append_time_ms, error
+                self.done = True
+        if self._callbacks:
+            for callback in self._callbacks:
+                callback.run()
+            self._callbacks = []  # they may refer to this batch
+        return is_news
 
     def forked(self, error: RaykaError) -> None:
         """In a fork of the process, where nothing else will come: fail. The callbacks are for the parent."""
@@ -80,40 +84,65 @@ class BatchCompletion:
 
     def when_done(self, callback: Callable[[], object]) -> None:
         """Call back when done, or at once if it is done; exceptions of the callback are logged."""
+        called = _Callback(callback)
         with self._lock:
             if not self.done:
-                self._callbacks.append(callback)
+                self._callbacks.append(called)
                 return
-        _call(callback)
+        called.run()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Block until done; False if the time was too short."""
+        woken = threading.Lock()
+        woken.acquire()
+        wake = _Callback(woken.release)
         with self._lock:
             if self.done:
                 return True
-            if self._event is None:
-                self._event = threading.Event()
-        return self._event.wait(timeout_s)
+            self._callbacks.append(wake)
+        try:
+            return woken.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0))
+        finally:
+            with self._lock:
+                if not self.done:
+                    self._callbacks.remove(wake)
 
     async def done_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait in an event loop until done."""
         waiter: asyncio.Future[None] = loop.create_future()
-        self.when_done(lambda: loop.call_soon_threadsafe(_wake, waiter))
+        self.when_done(partial(loop.call_soon_threadsafe, _wake, waiter))
         await waiter
+
+
+class _Callback:
+    """A function that is called once, by whichever thread is first."""
+
+    __slots__ = ("_function", "_is_left")
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._function = function
+        self._is_left = [True]
+
+    def run(self) -> None:
+        """Call it, unless somebody has; its exceptions are logged."""
+        try:
+            self._is_left.pop()
+        except IndexError:
+            return
+        except KeyboardInterrupt:  # Ctrl-C comes after the call of `pop`, and before that of the function
+            self._is_left.append(True)
+            raise
+        try:
+            self._function()
+        except KeyboardInterrupt:  # Ctrl-C, in a thread that waits
+            raise
+        except BaseException:  # SystemExit would end the client's own thread
+            logger.exception("a producer callback failed")
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-def _call(callback: Callable[[], object]) -> None:
-    try:
-        callback()
-    except KeyboardInterrupt:  # Ctrl-C, in a thread that waits
-        raise
-    except BaseException:  # SystemExit would end the client's own thread
-        logger.exception("a producer callback failed")
 
 
 class ProduceFuture(msgspec.Struct, Generic[T], eq=False, gc=False):

@@ -123,12 +123,16 @@ class AsyncProducer(AsyncClosing):
         if size > limit - RECORD_BATCH_OVERHEAD:
             require_fits(route, key, value, pairs)
         queue = route.queues[route.choose(key, size, partition, self._partitioner)]
-        appended = self._accumulator.append(queue, key, value, pairs, timestamp_ms, size, limit, transaction)
-        if appended is None:
-            return None
-        future, is_news = appended
-        if is_news:
-            self._sender.wake(queue)
+        try:
+            appended = self._accumulator.append(queue, key, value, pairs, timestamp_ms, size, limit, transaction)
+            if appended is None:
+                return None
+            future, is_news = appended
+            if is_news:
+                self._sender.wake(queue)
+        except BaseException:  # Ctrl-C, or no memory: a batch may be ready of which the sender has not heard
+            self._sender.take_over(queue)
+            raise
         return future
 
     async def send_batch(

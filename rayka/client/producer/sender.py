@@ -67,7 +67,7 @@ class Sender:
         self._flushing = 0
         self._producer_id = NO_PRODUCER_ID
         self._allocating: asyncio.Task[None] | None = None
-        self._unfinished: set[ProducerBatch] = set()
+        self._unfinished = accumulator.unfinished
         self._room: list[asyncio.Future[None]] = []
         self._room_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -171,7 +171,6 @@ class Sender:
             if batch is None:
                 self._start_linger(queue)
                 return
-            self._unfinished.add(batch)
             if self._transactions is not None and self._transactions.error is not None:
                 self._finish(batch, error=self._transactions.error)
                 continue

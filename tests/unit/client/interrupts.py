@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import Any
 
 from rayka.client.loop import LoopThread, Shell
@@ -36,3 +38,27 @@ class InterruptedLoop:
 def interrupt_next_answer(client: Shell[Any]) -> None:
     """Interrupt the next call when its records are there, before it returns them."""
     client._loop = InterruptedLoop(client, client._loop)  # type: ignore[assignment]
+
+
+def interrupted_at(number: int, modules: tuple[str, ...], operation: Callable[[], object]) -> bool:
+    """Run the operation, and interrupt it (Ctrl-C) where Python looks for signals the `number`-th time, counted from 0,
+    in these modules: at the begin of a function, or behind a call of C code. Returns whether it came that far.
+    """
+    left = number
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        if event in ("call", "c_return") and frame.f_globals.get("__name__", "").startswith(modules):
+            left -= 1
+            if left < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(profile)
+    try:
+        operation()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
