@@ -10,7 +10,7 @@ A stream takes part in rebalances whether or not its thread asks for records.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import threading
 import time
 from collections.abc import Iterable
@@ -26,6 +26,8 @@ from rayka.client.loop import at_home
 from rayka.errors import RaykaError
 from rayka.gateway.ports import Broker
 from rayka.types import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 _MIN_WAIT_S = 0.01
 
@@ -100,8 +102,7 @@ class StreamMember(AsyncGroupConsumer):
         """As for every consumer."""
         if self._saver is not None:
             self._saver.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._saver
+            await asyncio.gather(self._saver, return_exceptions=True)
         await super().stop()
 
     def filling(self) -> PendingRecords:
@@ -131,4 +132,7 @@ class StreamMember(AsyncGroupConsumer):
     async def _save_regularly(self) -> None:
         while True:
             await asyncio.sleep(max(self._commits.next_save_s - time.monotonic(), _MIN_WAIT_S))
-            self._commits.save_if_due()
+            try:
+                self._commits.save_if_due()
+            except Exception:  # say for lack of memory
+                logger.exception("An automatic commit could not be started")

@@ -10,7 +10,6 @@ The asynchronous form has one for each task: `async for record in stream`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import threading
@@ -32,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 0.2
 """How often the topics are examined for what passes a filter: at an image that is here already."""
+_LOOK_AGAIN_AFTER_ERROR_S = 5.0
 BATCH_RECORDS = 500
 _SHUTDOWN_TIMEOUT_MS = 30_000
 _MAX_STREAMS = 1_000
@@ -69,7 +69,7 @@ class Stream(Shell[AsyncStream], Iterator[ConsumerRecord]):
     """The blocking form of `AsyncStream`, for one thread."""
 
     def __next__(self) -> ConsumerRecord:
-        while (record := self._core.member.take_next(threading.get_ident())) is None:
+        while (record := self._core.member.take_next(threading.current_thread())) is None:
             if not self._fill():
                 raise StopIteration
         return record
@@ -77,7 +77,7 @@ class Stream(Shell[AsyncStream], Iterator[ConsumerRecord]):
     def next_batch(self, max_records: int = BATCH_RECORDS) -> ConsumerRecords:
         """As `AsyncStream.next_batch`."""
         _require_batch(max_records)
-        while not (records := self._core.member.take_batch(threading.get_ident(), max_records)):
+        while not (records := self._core.member.take_batch(threading.current_thread(), max_records)):
             if not self._fill():
                 break
         return records
@@ -178,6 +178,10 @@ class AsyncConsumerConnector(AsyncClosing):
 
     close = shutdown
 
+    async def __aexit__(self, *raised: object) -> None:
+        """As `shutdown`. A record in whose processing the program raised an exception does not count as read."""
+        await (self.shutdown() if raised[0] is None else self.leave())
+
     def finish(self, reader: object) -> None:
         """The thread or task that read streams has processed their last records."""
         for member in tuple(self._members):
@@ -191,8 +195,7 @@ class AsyncConsumerConnector(AsyncClosing):
         self._is_shut_down = True
         if self._watch is not None:
             self._watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
+            await asyncio.gather(self._watch, return_exceptions=True)
         outcomes = await asyncio.gather(
             *(member.close(_SHUTDOWN_TIMEOUT_MS) for member in self._members), return_exceptions=True
         )
@@ -217,14 +220,22 @@ class AsyncConsumerConnector(AsyncClosing):
         """Let the filtered streams read what passes their filters now."""
         while True:
             topics = self._broker.image.topics
-            if topics is not self._seen_topics:
-                self._seen_topics = topics
-                for topic_filter, members in self._filtered:
-                    allowed = topic_filter.allowed(self._topics())
-                    for member in members:
-                        if await member.subscription() != set(allowed):
-                            await member.join(allowed)
+            try:
+                if topics is not self._seen_topics:
+                    self._seen_topics = topics
+                    await self._join_allowed()
+            except Exception:  # of the program's filter, for example
+                logger.exception("The topics that pass a filter could not be found; trying again")
+                self._seen_topics = None
+                await asyncio.sleep(_LOOK_AGAIN_AFTER_ERROR_S)
             await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def _join_allowed(self) -> None:
+        for topic_filter, members in self._filtered:
+            allowed = topic_filter.allowed(self._topics())
+            for member in members:
+                if await member.subscription() != set(allowed):
+                    await member.join(allowed)
 
     def _require_running(self) -> None:
         if self._is_shut_down:
@@ -251,10 +262,17 @@ class ConsumerConnector(Shell[AsyncConsumerConnector], Closing):
         A record that another thread is processing does not count as read.
         """
         if not self._loop.is_closed:
-            self._core.finish(threading.get_ident())
+            self._core.finish(threading.current_thread())
             self._loop.run(self._core.leave())
 
     close = shutdown
+
+    def __exit__(self, *raised: object) -> None:
+        """As `shutdown`. A record in whose processing the program raised an exception does not count as read."""
+        if raised[0] is None:
+            self.shutdown()
+        elif not self._loop.is_closed:
+            self._loop.run(self._core.leave())
 
     def _blocking(self, streams: Sequence[AsyncStream]) -> list[Stream]:
         return [Stream(stream, self._loop) for stream in streams]

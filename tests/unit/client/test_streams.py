@@ -255,6 +255,100 @@ def test_a_record_that_another_task_works_on_is_not_committed(
     assert [offset.current_offset for offset in cluster.admin().describe_group("g").offsets] == [committed]
 
 
+def read_by_batch(stream: Stream) -> None:
+    """Fail with the first batch of six records."""
+    for record in stream.next_batch(6):
+        assert record.offset < 2
+
+
+def read_by_record(stream: Stream) -> None:
+    """Fail with the third record."""
+    for record in stream:
+        assert record.offset < 2
+
+
+async def read_async(stream: AsyncStream) -> None:
+    """As `read_by_record`."""
+    async for record in stream:
+        assert record.offset < 2
+
+
+def committed(cluster: Cluster) -> list[int | None]:
+    """The offset of the group in each of its partitions."""
+    return [offset.current_offset for offset in cluster.admin().describe_group("g").offsets]
+
+
+@pytest.mark.parametrize(("read", "first_again"), [(read_by_batch, 0), (read_by_record, 2)])
+def test_a_record_with_which_the_program_fails_does_not_count_as_read(
+    cluster: Cluster, read: Callable[[Stream], None], first_again: int
+) -> None:
+    cluster.admin().create_topic("one")
+    write(cluster, 10, "one")
+    with pytest.raises(AssertionError), cluster.consumer_connector("g", **SETTINGS) as connector:
+        read(*connector.create_message_streams({"one": 1})["one"])
+    with cluster.consumer_connector("g", **SETTINGS) as connector:
+        (stream,) = connector.create_message_streams({"one": 1})["one"]
+        assert [record.offset for record in stream] == [*range(first_again, 10)]
+
+
+def test_a_record_with_which_an_asynchronous_program_fails_does_not_count_as_read(cluster: Cluster) -> None:
+    cluster.admin().create_topic("one")
+    write(cluster, 10, "one")
+
+    async def program() -> None:
+        async with cluster.async_consumer_connector("g", **SETTINGS) as connector:
+            await read_async(*(await connector.create_message_streams({"one": 1}))["one"])
+
+    with pytest.raises(AssertionError):
+        asyncio.run(asyncio.wait_for(program(), 60))
+    assert committed(cluster) == [2]
+
+
+def test_a_batch_of_a_thread_that_has_ended_does_not_count_as_read_by_a_later_one(cluster: Cluster) -> None:
+    """The system gives a later thread the identifier of an earlier one."""
+    cluster.admin().create_topic("one")
+    write(cluster, 10, "one")
+    connector = cluster.consumer_connector("g", **SETTINGS)
+    (stream,) = connector.create_message_streams({"one": 1})["one"]
+    for work in (lambda: stream.next_batch(3), lambda: stream.next_batch(4), connector.shutdown):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(60)
+    assert committed(cluster) == [3]
+
+
+class FailsOnce(Whitelist):
+    """A filter of the program with a fault."""
+
+    fails = False
+    has_failed = False
+
+    def allowed(self, topics: Any) -> Any:
+        """As `Whitelist.allowed`, but not the first time after `fails` was set."""
+        if self.fails and not self.has_failed:
+            self.has_failed = True
+            raise ZeroDivisionError
+        return super().allowed(topics)
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 60.0])
+def test_a_filter_that_fails_keeps_no_stream_from_new_topics_or_from_leaving(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, pause_s: float
+) -> None:
+    monkeypatch.setattr(rayka.client.streams.streams, "_LOOK_AGAIN_AFTER_ERROR_S", pause_s)
+    topic_filter = FailsOnce("ev.*,la.*")
+    with cluster.consumer_connector("g", **SETTINGS) as connector:
+        (stream,) = connector.create_message_streams_by_filter(topic_filter)
+        until(lambda: len(owners(cluster)) == 1)
+        topic_filter.fails = True
+        cluster.admin().create_topic("later")
+        until(lambda: topic_filter.has_failed)
+        if not pause_s:
+            write(cluster, 10, "later")
+            assert numbers(stream, count=10) == [*range(10)]
+    assert owners(cluster) == owners(cluster, "later") == {}
+
+
 def test_a_stream_that_nobody_reads_stays_in_its_group_and_takes_part_in_rebalances(cluster: Cluster) -> None:
     write(cluster, 50)
     first = cluster.consumer_connector("g", "a", **SETTINGS)
