@@ -308,7 +308,18 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self._leave_streams()
         self.stop()
+
+    def _leave_streams(self) -> None:
+        """The program has failed with the records that streams returned last: they do not count as read."""
+        for member in list(self._members):
+            if isinstance(member, ConsumerConnector):
+                try:
+                    member.leave()
+                except Exception as error:
+                    logger.warning("leaving streams failed: %r", error)
 
 
 def _require_none(topics: object) -> None:

@@ -251,8 +251,10 @@ class Accumulator:
                 batch, is_news = self._roll(queue, max_batch_size), True
                 index = batch.add(key, value, timestamp, headers, size)
                 assert index == 0
+                self._used += batch.reserve()
                 queue.filling = batch  # only now: Ctrl-C before this must not leave an empty batch
-            self._used += batch.reserve()
+            else:
+                self._used += batch.reserve()
             if batch.size >= self._batch_size:
                 queue.make_ready()
                 is_news = True
@@ -265,9 +267,9 @@ class Accumulator:
                 self._check(batch.transaction)
             if self._used >= self._limit:
                 return False
-            queue.make_ready()
-            queue.ready.append(batch)
             batch.reserved = batch.size
+            queue.make_ready()
+            queue.ready += (batch,)  # from here on nothing is called, as in `make_ready`
             self._used += batch.reserved
             return True
 
@@ -317,12 +319,14 @@ class Accumulator:
                     append.is_wanted = True
                 return None
             append.claimed_by, queue.direct = threading.get_ident(), None
+            self.unfinished.add(append.batch)
             return append
 
     def unclaim(self, append: DirectAppend) -> bool:
-        """Let others handle the answer. Returns whether the loop wants to."""
+        """Let others handle the answer, unless others do already. Returns whether the loop wants to."""
         with self._lock:
-            append.claimed_by = None
+            if append.claimed_by == threading.get_ident():
+                append.claimed_by = None
             return append.is_wanted
 
     def release_alone(self, append: DirectAppend) -> bool:

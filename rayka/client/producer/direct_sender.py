@@ -44,7 +44,7 @@ class LoopSide(Protocol):
 
 
 class Link:
-    """A connection to a leader, for one append at a time: `user`, which is the accumulator's, under its lock."""
+    """A connection to a leader, for one append at a time, which is its `user` from `Accumulator.take_alone` on."""
 
     __slots__ = ("channel", "user")
 

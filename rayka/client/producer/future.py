@@ -99,7 +99,7 @@ class BatchCompletion:
         with self._lock:
             if self.done:
                 return True
-            self._callbacks.append(wake)
+            self._callbacks.insert(0, wake)  # it does not wait for the program's callbacks
         try:
             return woken.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0))
         finally:
@@ -129,7 +129,7 @@ class _Callback:
             self._is_left.pop()
         except IndexError:
             return
-        except KeyboardInterrupt:  # Ctrl-C comes after the call of `pop`, and before that of the function
+        except BaseException:  # Ctrl-C comes after the call of `pop`, and before that of the function
             self._is_left.append(True)
             raise
         try:

@@ -130,6 +130,8 @@ class AsyncProducer(AsyncClosing):
             future, is_news = appended
             if is_news:
                 self._sender.wake(queue)
+        except RaykaError:  # the record is refused
+            raise
         except BaseException:  # Ctrl-C, or no memory: a batch may be ready of which the sender has not heard
             self._sender.take_over(queue)
             raise

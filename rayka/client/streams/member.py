@@ -100,10 +100,12 @@ class StreamMember(AsyncGroupConsumer):
     @at_home
     async def stop(self) -> None:
         """As for every consumer."""
-        if self._saver is not None:
-            self._saver.cancel()
-            await asyncio.gather(self._saver, return_exceptions=True)
-        await super().stop()
+        try:
+            if self._saver is not None:
+                self._saver.cancel()
+                await asyncio.gather(self._saver, return_exceptions=True)
+        finally:  # also if this is cancelled
+            await super().stop()
 
     def filling(self) -> PendingRecords:
         """More records for `take_next`."""

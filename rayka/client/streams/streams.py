@@ -193,9 +193,14 @@ class AsyncConsumerConnector(AsyncClosing):
         if self._is_shut_down:
             return
         self._is_shut_down = True
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        try:
+            if self._watch is not None:
+                self._watch.cancel()
+                await asyncio.gather(self._watch, return_exceptions=True)
+        finally:  # also if this is cancelled
+            await self._close_members()
+
+    async def _close_members(self) -> None:
         outcomes = await asyncio.gather(
             *(member.close(_SHUTDOWN_TIMEOUT_MS) for member in self._members), return_exceptions=True
         )
@@ -220,22 +225,24 @@ class AsyncConsumerConnector(AsyncClosing):
         """Let the filtered streams read what passes their filters now."""
         while True:
             topics = self._broker.image.topics
-            try:
-                if topics is not self._seen_topics:
-                    self._seen_topics = topics
-                    await self._join_allowed()
-            except Exception:  # of the program's filter, for example
-                logger.exception("The topics that pass a filter could not be found; trying again")
-                self._seen_topics = None
-                await asyncio.sleep(_LOOK_AGAIN_AFTER_ERROR_S)
+            if topics is not self._seen_topics:
+                self._seen_topics = topics
+                if not all([await self._join_allowed(*filtered) for filtered in self._filtered]):
+                    self._seen_topics = None
+                    await asyncio.sleep(_LOOK_AGAIN_AFTER_ERROR_S)
             await asyncio.sleep(_LOOK_AGAIN_S)
 
-    async def _join_allowed(self) -> None:
-        for topic_filter, members in self._filtered:
+    async def _join_allowed(self, topic_filter: TopicFilter, members: Sequence[StreamMember]) -> bool:
+        """Let members read what passes their filter now; returns whether that was possible."""
+        try:
             allowed = topic_filter.allowed(self._topics())
             for member in members:
                 if await member.subscription() != set(allowed):
                     await member.join(allowed)
+        except Exception:  # of the program's filter, for example
+            logger.exception("The topics that pass a filter could not be found; trying again")
+            return False
+        return True
 
     def _require_running(self) -> None:
         if self._is_shut_down:
@@ -263,7 +270,7 @@ class ConsumerConnector(Shell[AsyncConsumerConnector], Closing):
         """
         if not self._loop.is_closed:
             self._core.finish(threading.current_thread())
-            self._loop.run(self._core.leave())
+            self.leave()
 
     close = shutdown
 
@@ -271,7 +278,12 @@ class ConsumerConnector(Shell[AsyncConsumerConnector], Closing):
         """As `shutdown`. A record in whose processing the program raised an exception does not count as read."""
         if raised[0] is None:
             self.shutdown()
-        elif not self._loop.is_closed:
+        else:
+            self.leave()
+
+    def leave(self) -> None:
+        """As `shutdown`, but records that were returned last do not count as read."""
+        if not self._loop.is_closed:
             self._loop.run(self._core.leave())
 
     def _blocking(self, streams: Sequence[AsyncStream]) -> list[Stream]:

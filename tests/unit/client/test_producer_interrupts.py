@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +33,8 @@ pytestmark = pytest.mark.usefixtures("way_to_fill")
 WAIT_S = 30.0
 OURS = ("rayka.client.producer", "rayka.actors.channel.blocking_channel")
 EVENTS = TopicPartition("events", 0)
+IDLE = SimpleNamespace(is_closed=False)
+"""A channel that nobody uses."""
 
 
 def ended(future: RecordFuture) -> None:
@@ -63,6 +66,7 @@ class Records:
 
     def check(self) -> None:
         """Each batch will be sent once; the next records fit in."""
+        assert all(batch.reserved for batch in self.queue.waiting())
         self.append()
         waiting = self.queue.waiting()
         assert len(set(waiting)) == len(waiting)
@@ -124,6 +128,41 @@ def test_a_fork_fails_the_batch_that_its_parent_is_about_to_send() -> None:
     assert records.futures[0]._completion is taken
     with pytest.raises(RaykaError, match="fork"):
         records.futures[0].get(WAIT_S)
+
+
+def test_a_fork_fails_the_batch_whose_answer_its_parent_waits_for() -> None:
+    records = Records()
+    records.append()
+    append: Any = SimpleNamespace(queue=records.queue, link=SimpleNamespace(user=None, channel=IDLE), claimed_by=None)
+    assert records.accumulator.take_alone(append)
+    assert records.accumulator.claim_for_loop(records.queue) is append
+    records.accumulator.forked()
+    assert records.futures[0].failed()
+
+
+def test_who_waits_does_not_wait_for_callbacks() -> None:
+    batch, is_released, order = BatchCompletion(), threading.Event(), list[str]()
+    batch.when_done(lambda: (is_released.wait(WAIT_S), order.append("callback")))
+    waiter = threading.Thread(target=lambda: (batch.wait(WAIT_S), order.append("waiter"), is_released.set()))
+    waiter.start()
+    wait_until(lambda: len(batch._callbacks) == 2, WAIT_S, "the thread to wait")
+    batch.complete(0, -1, None)
+    waiter.join(WAIT_S)
+    assert order == ["waiter", "callback"]
+
+
+def test_an_answer_that_another_thread_has_claimed_stays_its_own() -> None:
+    records = Records()
+    records.append()
+    append: Any = SimpleNamespace(
+        queue=records.queue, link=SimpleNamespace(user=None, channel=IDLE), claimed_by=None, is_wanted=False
+    )
+    assert records.accumulator.take_alone(append)
+    other = threading.Thread(target=records.accumulator.claim, args=(append,))
+    other.start()
+    other.join(WAIT_S)
+    records.accumulator.unclaim(append)
+    assert append.claimed_by == other.ident
 
 
 def test_a_batch_keeps_nothing_of_waits_that_were_too_short() -> None:
