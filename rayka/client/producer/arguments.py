@@ -13,7 +13,16 @@ from rayka.storage.format.builder import append_records
 
 HeadersLike = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None
 
+SINGLE_VALUES = (str, bytes, bytearray, memoryview)
+"""One value, which would be mistaken for a list of its letters or bytes."""
 _MAX_TIMESTAMP = 2**63 - 1
+
+
+def require_list(argument: str, given: Any) -> None:
+    """Raises INVALID_REQUEST for what has no elements by number, and for a single text, whose letters would be sent."""
+    is_list = hasattr(given, "__len__") and hasattr(given, "__getitem__") and not isinstance(given, Mapping)
+    if isinstance(given, SINGLE_VALUES) or not is_list:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"{argument} must be a list, not {type(given).__name__}")
 
 
 def bytes_of(argument: str, given: Any, serializer: Serializer | None) -> bytes | None:

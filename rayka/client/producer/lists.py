@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
 
-from rayka.client.producer.arguments import bytes_of
+from rayka.client.producer.arguments import HeadersLike, bytes_of, headers_of, require_list
 from rayka.client.producer.filling import Headers
 from rayka.client.settings import ProducerConfig, Serializer
 from rayka.errors import ErrorCode, RaykaError
@@ -19,22 +19,27 @@ ROW_OVERHEAD = 12
 
 
 class ListRows:
-    """Values with their keys, headers and timestamps. Raises INVALID_REQUEST where one list is longer than another."""
+    """Values with their keys, headers and timestamps.
+
+    Raises INVALID_REQUEST for what is not a list, and where one list is longer than another.
+    """
 
     def __init__(
         self,
         values: Sequence[Any],
         keys: Sequence[Any] | None,
-        headers: Sequence[Headers] | None,
+        headers: Sequence[HeadersLike] | None,
         timestamps_ms: int | Sequence[int] | None,
     ) -> None:
+        require_list("values", values)
+        for name, given in (("keys", keys), ("headers", headers)):
+            if given is not None:
+                require_list(name, given)
+                _require_length(name, given, len(values))
         self._values = values
         self._keys = keys
-        self._headers = headers
+        self._headers: list[Headers] | None = None if headers is None else [*map(headers_of, headers)]
         self._timestamps_ms = timestamps_ms
-        for name, given in (("keys", keys), ("headers", headers)):
-            if given is not None and len(given) != len(values):
-                raise RaykaError(ErrorCode.INVALID_REQUEST, f"there are {len(values)} values and {len(given)} {name}")
 
     def read(self, config: ProducerConfig, now_ms: int, chunk_bytes: int) -> Iterator[Rows]:
         """The rows in chunks of about `chunk_bytes`, serialized. Raises INVALID_REQUEST for what is not bytes then."""
@@ -53,6 +58,8 @@ class ListRows:
     def _timestamps(self, now_ms: int) -> Longs:
         timestamps, given = np.empty(len(self._values), np.int64), self._timestamps_ms
         try:
+            if isinstance(given, Sized):
+                _require_length("timestamps_ms", given, len(timestamps))
             timestamps[:] = now_ms if given is None else given
         except (TypeError, ValueError, OverflowError) as error:
             message = f"timestamps_ms must be ms since the epoch, one or {len(timestamps)}: {error}"
@@ -70,6 +77,11 @@ class ListRows:
             end = min(start + max(max_bytes // (size + ROW_OVERHEAD), 1), start + _MAX_CHUNK_ROWS, count)
             yield start, end
             start = end
+
+
+def _require_length(name: str, given: Sized, value_count: int) -> None:
+    if len(given) != value_count:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"there are {value_count} values and {len(given)} {name}")
 
 
 def _serialized(name: str, given: Sequence[Any], serializer: Serializer | None) -> Sequence[Any]:

@@ -17,7 +17,7 @@ from rayka.actors.channel.memory_file import take_memory
 from rayka.client.group.coordinator import GroupMetadata
 from rayka.client.loop import AsyncClosing, at_home
 from rayka.client.producer.accumulator import Accumulator
-from rayka.client.producer.arguments import HeadersLike, bytes_of, headers_of, require_fits, timestamp_of
+from rayka.client.producer.arguments import SINGLE_VALUES, HeadersLike, bytes_of, headers_of, require_fits, timestamp_of
 from rayka.client.producer.batch import MAX_RECORD_OVERHEAD, BatchFuture, ProducerBatch, RecordFuture
 from rayka.client.producer.filling import Headers
 from rayka.client.producer.partitioner import Partitioner
@@ -198,6 +198,8 @@ class AsyncProducer(AsyncClosing):
         yield from in_one_transaction(self._transactions, self._built(topic, partition, records))
 
     def _built(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> Iterator[ProducerBatch]:
+        if isinstance(records, SINGLE_VALUES):
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"records must be a list, not {type(records).__name__}")
         route = self._existing_route(topic)
         limit = min(route.max_batch_size, _BULK_BATCH_SIZE)
         chosen = route.choose(None, limit, partition, None)
@@ -251,7 +253,7 @@ class AsyncProducer(AsyncClosing):
         if partition is not None:
             route.choose(None, 0, partition, None)
         encoder = RowEncoder(route, self.config, self._partitioner, take_memory)
-        rows = ListRows(values, keys, None if headers is None else [*map(headers_of, headers)], timestamps_ms)
+        rows = ListRows(values, keys, headers, timestamps_ms)
         parts = rows.read(self.config, self._broker.now_ms(), encoder.chunk_bytes(keys is None))
         encoded = (batch for part in parts for batch in encoder.encode(part, partition))
         yield from in_one_transaction(self._transactions, self._of_encoded(topic, encoded))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from rayka.client.producer.arguments import SINGLE_VALUES
 from rayka.client.producer.key_hashes import choose_by_keys
 from rayka.client.producer.route import Route
 from rayka.client.settings import ProducerConfig, Serializer
@@ -22,6 +23,10 @@ from rayka.storage.columns.write import rows_of_columns
 COLUMNS = ("value", "key", "headers", "timestamp", "partition")
 _READ_COLUMNS = ("topic", "offset", "timestampType")
 """What a table that was read has beside these. They say where the records came from, and are not sent."""
+
+
+_UNFIT = (TypeError, ValueError, OverflowError, NotImplementedError)
+"""What pyarrow raises for values that have no place in its arrays; its own errors are of these types too."""
 
 
 class TableRows(NamedTuple):
@@ -48,29 +53,48 @@ def require_known_columns(table: pa.Table) -> pa.Table:
 def arrow_table(table: Any) -> pa.Table:
     """`table` in Arrow's form: as it is, or from pandas, polars, or a mapping of names to arrays or lists.
 
-    Raises INVALID_REQUEST for anything else.
+    Raises INVALID_REQUEST for anything else, for columns of different lengths, and for what Arrow can't convert.
     """
     if isinstance(table, pa.Table):
         return table
     if isinstance(table, pa.RecordBatch):
         return pa.Table.from_batches([table])
     if isinstance(table, Mapping):
-        return pa.table({name: _array(column) for name, column in table.items()})
+        columns = {name: _array(name, column) for name, column in table.items()}
+        lengths = {name: len(column) for name, column in columns.items()}
+        if len(set(lengths.values())) > 1:
+            shown = ", ".join(f"{name} has {length} rows" for name, length in lengths.items())
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"The columns of a table must be equally long: {shown}")
+        return pa.table(columns)
+    reason = ""
     if hasattr(table, "__arrow_c_stream__"):
-        return pa.table(table)
+        try:
+            return pa.table(table)
+        except _UNFIT as error:
+            reason = f": {error}"
     raise RaykaError(
         ErrorCode.INVALID_REQUEST,
-        f"a table is a pyarrow.Table, a DataFrame or a dict of columns, not {type(table).__name__}",
+        f"a table is a pyarrow.Table, a DataFrame or a dict of columns, not {type(table).__name__}{reason}",
     )
 
 
-def _array(column: Any) -> Any:
-    """A two-dimensional array of bytes has a value of fixed length in each row."""
+def _array(name: str, column: Any) -> pa.Array | pa.ChunkedArray:
+    """A two-dimensional array of bytes has a value of fixed length in each row. Raises INVALID_REQUEST."""
+    if isinstance(column, SINGLE_VALUES):
+        raise RaykaError(
+            ErrorCode.INVALID_REQUEST,
+            f"column {name} must be a list or an array with a value for each row, not {type(column).__name__}",
+        )
     if isinstance(column, np.ndarray) and column.ndim == 2 and column.dtype == np.uint8:
         rows, width = column.shape
         data = pa.py_buffer(np.ascontiguousarray(column))
         return pa.Array.from_buffers(pa.binary(width), rows, [None, data])
-    return column
+    if isinstance(column, (pa.Array, pa.ChunkedArray)):
+        return column
+    try:
+        return pa.array(column)
+    except _UNFIT as error:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"column {name} can't be an Arrow array: {error}") from error
 
 
 def rows_of_table(table: pa.Table, route: Route, config: ProducerConfig, now_ms: int) -> Iterator[TableRows]:

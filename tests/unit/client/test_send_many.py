@@ -88,6 +88,7 @@ def test_nothing_to_send(cluster: Cluster) -> None:
         ({"values": [b"a"], "headers": [[("h", "text")]]}, ErrorCode.INVALID_REQUEST),
         ({"values": [b"a"], "timestamps_ms": -1}, ErrorCode.INVALID_REQUEST),
         ({"values": [b"a"], "timestamps_ms": [1, 2]}, ErrorCode.INVALID_REQUEST),
+        ({"values": [b"a", b"b"], "timestamps_ms": [1]}, ErrorCode.INVALID_REQUEST),
         ({"values": [b"a"], "partition": PARTITIONS}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ({"values": [b"a" * 1_100_000]}, ErrorCode.MESSAGE_TOO_LARGE),
     ],
@@ -98,6 +99,42 @@ def test_lists_that_can_not_be_sent_are_refused(cluster: Cluster, arguments: dic
             producer.send_many("events", **arguments)
         assert refused.value.code is code
     assert read_all(cluster, "events") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"values": b"hello"}, "values must be a list, not bytes"),
+        ({"values": "hello"}, "values must be a list, not str"),
+        ({"values": (b"a" for _ in range(2))}, "values must be a list, not generator"),
+        ({"values": {b"a": b"b"}}, "values must be a list, not dict"),
+        ({"values": [b"a"], "keys": b"k"}, "keys must be a list, not bytes"),
+        ({"values": [b"a"], "headers": {"h": b"1"}}, "headers must be a list, not dict"),
+        ({"values": [b"a", b"b"], "timestamps_ms": [1]}, "there are 2 values and 1 timestamps_ms"),
+    ],
+)
+def test_the_error_names_the_argument_that_is_not_a_list(
+    cluster: Cluster, arguments: dict[str, Any], message: str
+) -> None:
+    with cluster.producer(value_serializer=lambda value: b"%a" % value) as producer:
+        with pytest.raises(RaykaError, match=message) as refused:
+            producer.send_many("events", **arguments)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert read_all(cluster, "events") == []
+
+
+def test_a_single_value_is_not_a_list_of_records(cluster: Cluster) -> None:
+    with cluster.producer(value_serializer=str.encode) as producer:
+        with pytest.raises(RaykaError, match="records must be a list, not str"):
+            producer.send_batch("events", 0, "hello")
+    assert read_all(cluster, "events") == []
+
+
+def test_all_values_may_have_one_time(cluster: Cluster) -> None:
+    with cluster.producer() as producer:
+        producer.send_many("events", [b"a", b"b"], timestamps_ms=1_000)
+        producer.send_many("events", [b"c", b"d"], timestamps_ms=np.array([1_000, 1_000]))
+    assert [record.timestamp for record in read_all(cluster, "events")] == [1_000] * 4
 
 
 @pytest.mark.parametrize(
@@ -119,6 +156,25 @@ def test_tables_of_other_libraries(cluster: Cluster, table: Any) -> None:
 def test_a_value_that_is_not_a_table_is_refused(cluster: Cluster) -> None:
     with cluster.producer() as producer, pytest.raises(RaykaError, match="a table is a pyarrow"):
         producer.send_table("events", 7)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"value": "hello"}, "column value must be a list or an array with a value for each row, not str"),
+        ({"value": [b"a"], "key": b"hello"}, "column key must be a list or an array .* not bytes"),
+        ({"value": [b"a"], "partition": 3}, "column partition can't be an Arrow array"),
+        ({"value": [b"a", 1]}, "column value can't be an Arrow array"),
+        ({"value": [b"a", b"b"], "key": [b"k"]}, "equally long: value has 2 rows, key has 1 rows"),
+        (pd.Series([b"a"]), "a table is a pyarrow.Table, a DataFrame or a dict of columns, not Series"),
+    ],
+)
+def test_the_error_names_the_column_that_is_not_a_list(cluster: Cluster, table: Any, message: str) -> None:
+    with cluster.producer() as producer:
+        with pytest.raises(RaykaError, match=message) as refused:
+            producer.send_table("events", table)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert read_all(cluster, "events") == []
 
 
 def test_single_sends_are_the_same_with_and_without_compiled_code(
