@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rayka.client.admin.groups import GroupAdmin
 from rayka.client.admin.share_records import share_records, table_of
 from rayka.client.consumer.consumer import OffsetAndTimestamp
-from rayka.client.consumer.offsets import look_up
+from rayka.client.consumer.offsets import absence, look_up
+from rayka.client.consumer.positions import require_topic_partition
 from rayka.client.loop import Shell, at_home, blocking
 from rayka.config import ConfigEntry, describe_broker, describe_default_broker, describe_topic
 from rayka.config.describe import describe_group, to_text
@@ -192,14 +193,12 @@ class AsyncAdmin(GroupAdmin):
         self, offsets: Mapping[tuple[str, int], int], *, timeout_ms: int = _TIMEOUT_MS
     ) -> dict[TopicPartition, int]:
         """Delete the records before these offsets (-1: all), and return the new log start offsets."""
-        wanted = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
+        wanted = {require_topic_partition(partition): offset for partition, offset in offsets.items()}
         results = await self._broker.partitions.delete_records(wanted, timeout_ms)
         for topic_partition, result in results.items():
             if result.error:
-                raise RaykaError(
-                    ErrorCode(result.error),
-                    f"records of {topic_partition} before {wanted[topic_partition]} can't be deleted",
-                )
+                reason = f"records of {topic_partition} before {wanted[topic_partition]} can't be deleted"
+                raise RaykaError(ErrorCode(result.error), absence(self._broker.image, topic_partition) or reason)
         return {topic_partition: result.low_watermark for topic_partition, result in results.items()}
 
     @at_home
@@ -213,7 +212,7 @@ class AsyncAdmin(GroupAdmin):
         """The offset of each timestamp (ms since the epoch) or `OffsetSpec`; -1 where there is none."""
         found = await look_up(
             self._broker,
-            {TopicPartition(*partition): timestamp for partition, timestamp in timestamps.items()},
+            {require_topic_partition(partition): timestamp for partition, timestamp in timestamps.items()},
             isolation,
             timeout_ms=timeout_ms,
             retry_backoff_ms=_RETRY_BACKOFF_MS,

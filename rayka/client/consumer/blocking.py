@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rayka.client.consumer.consumer import UNREADABLE, AsyncConsumer
+from rayka.client.consumer.consumer import UNREADABLE, AsyncConsumer, NeedsGroup
 from rayka.client.consumer.pending import Polled
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Consumer(Shell[AsyncConsumer], Closing):
+class Consumer(NeedsGroup, Shell[AsyncConsumer], Closing):
     """The blocking form of `AsyncConsumer`, for one thread at a time.
 
     A call during another thread's call raises INVALID_REQUEST, except for `wakeup` and `close`.

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from rayka.client.consumer.fetcher import Fetcher
-from rayka.client.consumer.offsets import look_up
+from rayka.client.consumer.offsets import absence, look_up
 from rayka.client.consumer.pending import PendingRecords, Polled, TablesBeingMade, unread
 from rayka.client.consumer.positions import AssignedPartition, require_topic_partition
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
@@ -37,6 +37,19 @@ _TABLE_BYTES = 16 << 20
 """A table gets no more fetches than make so much: while it is decoded, the next ones are read."""
 _VIEWED_BYTES = 32 << 20
 """The same, where values are not copied: what Python does for a table is more of the work then."""
+_OF_GROUPS = frozenset(
+    {
+        "subscribe",
+        "subscription",
+        "unsubscribe",
+        "commit",
+        "commit_async",
+        "committed",
+        "group_metadata",
+        "read_offsets",
+    }
+)
+"""Methods of a consumer in a group."""
 UNREADABLE = (OSError, SegmentGone)
 """Errors of a file with records, which are fetched again then."""
 
@@ -48,6 +61,27 @@ class WakeupError(Exception):
     """`wakeup` was called."""
 
 
+class NeedsGroup:
+    """Names the call to make where a program asks a consumer without a group for what only a group has."""
+
+    if not TYPE_CHECKING:  # for type checkers there would be every name
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _OF_GROUPS:
+                reason = f'{name} needs a group: create the consumer with cluster.consumer("name-of-the-group")'
+                raise AttributeError(f"{reason}, or use assign and seek", name=name, obj=self)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+
+def seconds_of(timeout_ms: float) -> float:
+    """Raises INVALID_REQUEST for what is not a number."""
+    try:
+        return timeout_ms / 1000
+    except TypeError:
+        message = f"timeout_ms must be a number of milliseconds, not {timeout_ms!r}"
+        raise RaykaError(ErrorCode.INVALID_REQUEST, message) from None
+
+
 class OffsetAndTimestamp(NamedTuple):
     """The first record at or after the requested time. `timestamp` is in ms since the epoch."""
 
@@ -56,7 +90,7 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int
 
 
-class AsyncConsumer(AsyncClosing):
+class AsyncConsumer(NeedsGroup, AsyncClosing):
     """Reads partitions that the program assigns; for asyncio, in any event loop.
 
     It lives in the loop that `broker` belongs to: `home`, or else the running one. One task at a time should poll or
@@ -78,6 +112,8 @@ class AsyncConsumer(AsyncClosing):
         self._fetcher.on_recreated = self._recreated
         self.end_fetches = self._fetcher.close
         self._is_closed = self._is_woken = False
+        self._missing: set[str] = set()
+        """Topics that were reported as missing."""
         self.pending = PendingRecords()
         self.table_maker = TableMaker(self.config.check_crcs)
         self._tables_of_one = 0
@@ -96,6 +132,7 @@ class AsyncConsumer(AsyncClosing):
         """
         wanted = [self._require_valid(partition) for partition in partitions]
         self._require_open()
+        self._warn_of_missing(partition.topic for partition in wanted)
         self._fetcher.assign(wanted)
         self._forget_pending()
 
@@ -402,7 +439,7 @@ class AsyncConsumer(AsyncClosing):
         """What `take` returns as soon as that is not empty, or at the deadline."""
         self._require_open()
         loop = asyncio.get_running_loop()
-        deadline_s = None if timeout_ms is None else loop.time() + timeout_ms / 1000
+        deadline_s = None if timeout_ms is None else loop.time() + seconds_of(timeout_ms)
         self._raise_if_woken()
         while not (taken := take()):
             left_s = None if deadline_s is None else deadline_s - loop.time()
@@ -512,13 +549,17 @@ class AsyncConsumer(AsyncClosing):
 
     def _require_valid(self, partition: tuple[str, int]) -> TopicPartition:
         topic_partition = require_topic_partition(partition)
-        topic = self._broker.image.topics.get(topic_partition.topic)
-        if topic is not None and not 0 <= topic_partition.partition < len(topic.partitions):
-            raise RaykaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {topic.name} has no partition {topic_partition.partition}; it has {len(topic.partitions)}",
-            )
+        reason = absence(self._broker.image, topic_partition)
+        if reason is not None and topic_partition.topic in self._broker.image.topics:
+            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
         return topic_partition
+
+    def _warn_of_missing(self, topics: Iterable[str]) -> None:
+        """Log once that a topic does not exist: its consumer waits for it, and its polls return nothing."""
+        missing = sorted({topic for topic in topics if topic not in self._broker.image.topics} - self._missing)
+        self._missing.update(missing)
+        for topic in missing:
+            logger.warning("topic %s does not exist: the consumer waits until it is created", topic)
 
     def _raise_if_woken(self) -> None:
         if self._is_woken:

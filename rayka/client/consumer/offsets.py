@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
+from rayka.metadata.image import MetadataImage
 from rayka.types import IsolationLevel, OffsetAnswer, OffsetQuery, TopicPartition
 
 UNKNOWN_FOR_S = 2.0
@@ -36,14 +37,27 @@ async def look_up(
                 answers[query.topic_partition] = answer
                 del left[query.topic_partition]
             else:
-                _require_patience(query.topic_partition, answer, loop.time() - started_s, timeout_ms / 1000)
+                _require_patience(broker, query.topic_partition, answer, loop.time() - started_s, timeout_ms / 1000)
         if left:
             await asyncio.sleep(retry_backoff_ms / 1000)
     return {topic_partition: answers[topic_partition] for topic_partition in timestamps}
 
 
-def _require_patience(topic_partition: TopicPartition, answer: OffsetAnswer, waited_s: float, timeout_s: float) -> None:
+def absence(image: MetadataImage, topic_partition: TopicPartition) -> str | None:
+    """A sentence about the topic or partition that does not exist, for an error; None if both exist."""
+    topic = image.topics.get(topic_partition.topic)
+    if topic is None:
+        return f"topic {topic_partition.topic} does not exist"
+    if not 0 <= topic_partition.partition < len(topic.partitions):
+        return f"topic {topic.name} has no partition {topic_partition.partition}; it has {len(topic.partitions)}"
+    return None
+
+
+def _require_patience(
+    broker: Broker, topic_partition: TopicPartition, answer: OffsetAnswer, waited_s: float, timeout_s: float
+) -> None:
     code = ErrorCode(answer.error)
     patience_s = min(timeout_s, UNKNOWN_FOR_S) if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else timeout_s
     if not code.retriable or waited_s >= patience_s:
-        raise RaykaError(code, f"no offset of {topic_partition} after {waited_s:.1f} s")
+        reason = f"no offset of {topic_partition} after {waited_s:.1f} s"
+        raise RaykaError(code, absence(broker.image, topic_partition) or reason)

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Unpack
 
-from rayka.client.consumer.offsets import UNKNOWN_FOR_S, look_up
+from rayka.client.consumer.offsets import UNKNOWN_FOR_S, absence, look_up
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
 from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking, blocking_close
 from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
@@ -174,7 +174,7 @@ class AsyncReader(AsyncClosing):
             message = f"{reason}: topic {request.topic} does not have the id {request.topic_id}; it was created again"
             raise RaykaError(ErrorCode.UNKNOWN_TOPIC_ID, message)
         if result.error:
-            raise RaykaError(ErrorCode(result.error), reason)
+            raise RaykaError(ErrorCode(result.error), absence(self._broker.image, topic_partition) or reason)
         assert request.topic_id is not None  # what a leader serves is in the image
         data = await _bytes(result)
         completed_fetch = CompletedFetch(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rayka.client.consumer.read_buffers import TableBuffers
 from rayka.client.loop import Called, Threads
+from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ class TableKind(NamedTuple):
 
     @classmethod
     def of(cls, columns: Sequence[str] | None, copy: bool) -> TableKind:
-        """The one that a program asks for."""
+        """The one that a program asks for. Raises INVALID_REQUEST for a single name, which would be its letters."""
+        if isinstance(columns, str):
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"columns must be a list of names, not the str {columns!r}")
         return cls(None if columns is None else tuple(columns), copy)
 
 

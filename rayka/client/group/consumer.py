@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from rayka.client.consumer.consumer import seconds_of
 from rayka.client.consumer.pending import PendingRecords, Polled
 from rayka.client.consumer.sequence import BLOCK_RECORDS, ConsumerRecords
 from rayka.client.group.commits import Commits
@@ -24,7 +25,7 @@ from rayka.client.group.coordinator import GroupCalls, GroupMetadata
 from rayka.client.group.member import LOOK_AGAIN_S, GroupMember, Listener, RebalanceCallback
 from rayka.client.group.membership import ActionKind, Membership
 from rayka.client.group.settings import CONSUMER_PROTOCOL, GroupConsumerConfig
-from rayka.client.group.subscription import Identity, subscription_of
+from rayka.client.group.subscription import Identity, Subscription, subscription_of
 from rayka.client.loop import at_home
 from rayka.client.settings import configure
 from rayka.errors import ErrorCode, RaykaError
@@ -84,7 +85,7 @@ class AsyncGroupConsumer(CommittingConsumer):
         self._commits = Commits(self._calls, settings, self._member.committer, self._positions)
         if topics is not None:
             self._require_protocol()
-            self._membership.subscribe(subscription_of(topics, None))
+            self._membership.subscribe(self._subscription(topics, None))
 
     @at_home
     async def subscribe(
@@ -117,7 +118,7 @@ class AsyncGroupConsumer(CommittingConsumer):
         for listener in listeners.values():
             if listener is not None and not callable(listener):
                 raise RaykaError(ErrorCode.INVALID_REQUEST, f"a callback must be callable, not {listener!r}")
-        self._member.subscribe(subscription_of(topics, pattern), listeners)
+        self._member.subscribe(self._subscription(topics, pattern), listeners)
         self._member.start()
 
     @at_home
@@ -132,6 +133,7 @@ class AsyncGroupConsumer(CommittingConsumer):
             raise RaykaError(ErrorCode.INVALID_REQUEST, "this consumer has subscribed to topics: unsubscribe first")
         self._require_open()
         wanted = [self._require_valid(partition) for partition in partitions]
+        self._warn_of_missing(partition.topic for partition in wanted)
         self._is_assigned_by_hand = True
         await self._assign(wanted)
 
@@ -308,6 +310,14 @@ class AsyncGroupConsumer(CommittingConsumer):
         if error is not None:
             raise RaykaError(error.code, error.message)
 
+    def _subscription(
+        self, topics: Iterable[str] | re.Pattern[str] | None, pattern: str | re.Pattern[str] | None
+    ) -> Subscription:
+        """The topics or the pattern, with a warning for topics that do not exist. Raises as `subscription_of`."""
+        subscription = subscription_of(topics, pattern)
+        self._warn_of_missing(subscription.topics)
+        return subscription
+
     def _require_protocol(self) -> None:
         if CONSUMER_PROTOCOL not in self._broker.config["group.coordinator.rebalance.protocols"]:
             reason = "group.coordinator.rebalance.protocols does not include the consumer protocol"
@@ -319,7 +329,7 @@ class AsyncGroupConsumer(CommittingConsumer):
 
 def deadline_after(timeout_ms: float | None) -> float | None:
     """On the monotonic clock, in seconds; None stays None: never."""
-    return None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+    return None if timeout_ms is None else time.monotonic() + seconds_of(timeout_ms)
 
 
 def _identity(group_id: str, member_id: str, config: GroupConsumerConfig) -> Identity:

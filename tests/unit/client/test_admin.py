@@ -68,6 +68,13 @@ def test_validation_creates_nothing(admin: Admin) -> None:
         (lambda admin: admin.describe_configs(9), ErrorCode.INVALID_REQUEST, "there is no broker 9"),
         (lambda admin: admin.alter_configs("orders", {"segment.bytes": 1}), ErrorCode.INVALID_CONFIG, "segment.bytes"),
         (lambda admin: admin.delete_records({("orders", 0): 5}), ErrorCode.OFFSET_OUT_OF_RANGE, "orders-0 before 5"),
+        (lambda admin: admin.delete_records({"ts": 1}), ErrorCode.INVALID_REQUEST, r"TopicPartition\(.*, not 'ts'"),
+        (lambda admin: admin.list_offsets({"orders": 1}), ErrorCode.INVALID_REQUEST, r"TopicPartition\(.*'orders'"),
+        (
+            lambda admin: admin.delete_records({("n", 0): -1}),
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "topic n does not exist",
+        ),
     ],
 )
 def test_errors_name_what_was_wrong(admin: Admin, call: Callable[[Admin], Any], code: ErrorCode, message: str) -> None:
@@ -117,7 +124,7 @@ def test_offsets_and_deletion_of_records(admin: Admin, cluster: Cluster) -> None
 
 
 def test_an_unknown_partition_has_no_offsets(admin: Admin) -> None:
-    with pytest.raises(RaykaError, match="no offset of missing-0"):
+    with pytest.raises(RaykaError, match="topic missing does not exist"):
         admin.list_offsets({("missing", 0): OffsetSpec.LATEST}, timeout_ms=50)
 
 

@@ -593,6 +593,30 @@ def test_a_bound_of_poll_that_gives_nothing_is_refused(cluster: Cluster, wrong: 
         assert numbers(take(consumer, 1)) == [0]
 
 
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_time_that_is_not_a_number_is_refused(cluster: Cluster, group: str | None) -> None:
+    with cluster.consumer(group) as consumer:  # type: ignore[call-overload]
+        consumer.assign([EVENTS])
+        with pytest.raises(RaykaError, match="timeout_ms must be a number of milliseconds, not '5'") as raised:
+            consumer.poll("5")
+        assert raised.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_the_columns_of_a_table_are_a_list_of_names(cluster: Cluster) -> None:
+    with reader(cluster) as consumer, pytest.raises(RaykaError, match="columns must be a list of names, not the str"):
+        consumer.poll_table(columns="value")
+
+
+@pytest.mark.parametrize("call", ["subscribe", "unsubscribe", "commit", "commit_async", "committed", "read_offsets"])
+def test_a_consumer_without_a_group_says_what_needs_one(cluster: Cluster, call: str) -> None:
+    consumer = cluster.consumer()
+    for each in (consumer, cluster.async_consumer()):
+        with pytest.raises(AttributeError, match=f"{call} needs a group: create the consumer with cluster.consumer"):
+            getattr(each, call)
+        with pytest.raises(AttributeError, match="object has no attribute 'polll'"):
+            each.polll  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_poll_waits_for_a_record(cluster: Cluster) -> None:
     cluster.admin().create_topic("events")
     with reader(cluster) as consumer:
@@ -1160,8 +1184,13 @@ def test_a_partition_that_is_assigned_twice_keeps_its_position(cluster: Cluster)
         assert numbers([*given, *take(consumer, 20)]) == [*range(30)]
 
 
-def test_a_topic_that_does_not_exist_yet_is_waited_for(cluster: Cluster) -> None:
+def test_a_topic_that_does_not_exist_yet_is_waited_for(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     with reader(cluster, retry_backoff_ms=1) as consumer:
+        consumer.assign([EVENTS, ("events", 1)])
+        consumer.assign([EVENTS])
+        assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+            "topic events does not exist: the consumer waits until it is created"
+        ]
         assert consumer.poll(20) == {}
         fill(cluster, 5)
         assert numbers(take(consumer, 5)) == [*range(5)]

@@ -353,8 +353,10 @@ def test_a_pattern_takes_new_topics(cluster: Cluster) -> None:
     until(lambda: consumer.assignment() == {("other", 0)}, consumer)
 
 
-def test_a_topic_that_comes_later_and_grows(cluster: Cluster) -> None:
+def test_a_topic_that_comes_later_and_grows(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     consumer = cluster.consumer("g", ["later"], **SETTINGS)
+    consumer.subscribe(["later"])
+    assert caplog.text.count("topic later does not exist: the consumer waits until it is created") == 1
     assert consumer.poll(100) == {}
     cluster.admin().create_topic("later")
     until(lambda: consumer.assignment() == {("later", 0)}, consumer)

@@ -108,8 +108,13 @@ def test_fetches_that_are_refused(cluster: Cluster, arguments: tuple[Any, ...], 
 
 def test_a_topic_that_does_not_exist_is_an_error(cluster: Cluster) -> None:
     reader = cluster.reader()
-    with pytest.raises(RaykaError, match="UNKNOWN_TOPIC_OR_PARTITION: missing-0 can't be read"):
+    with pytest.raises(RaykaError, match="UNKNOWN_TOPIC_OR_PARTITION: topic missing does not exist"):
         reader.fetch("missing", 0, 0, timeout_ms=30)
+    with pytest.raises(RaykaError, match="UNKNOWN_TOPIC_OR_PARTITION: topic missing does not exist"):
+        reader.get_offsets_before("missing", 0, OffsetSpec.LATEST, timeout_ms=30)
+    cluster.admin().create_topic("events", partitions=2)
+    with pytest.raises(RaykaError, match="UNKNOWN_TOPIC_OR_PARTITION: topic events has no partition 2; it has 2"):
+        reader.fetch("events", 2, 0, timeout_ms=30)
     with pytest.raises(RaykaError, match="max_num_offsets must be 1 or more"):
         reader.get_offsets_before("missing", 0, 0, 0)
 

@@ -124,9 +124,9 @@ def test_the_error_names_the_argument_that_is_not_a_list(
 
 
 def test_a_single_value_is_not_a_list_of_records(cluster: Cluster) -> None:
-    with cluster.producer(value_serializer=str.encode) as producer:
-        with pytest.raises(RaykaError, match="records must be a list, not str"):
-            producer.send_batch("events", 0, "hello")
+    producer = cluster.producer(value_serializer=str.encode)
+    with pytest.raises(RaykaError, match="records must be a list, not str"):
+        producer.send_batch("events", 0, "hello")
     assert read_all(cluster, "events") == []
 
 
