@@ -26,6 +26,7 @@ from rayka.client.share.pool import AsyncProcessingPool, ProcessingPool
 from rayka.client.share.processing import RETRIABLE, Retriable
 from rayka.client.share.worker import Process, spawner
 from rayka.client.streams.streams import AsyncConsumerConnector, ConsumerConnector
+from rayka.client.unpicklable import Unpicklable
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 
@@ -60,7 +61,7 @@ class Connection(Protocol):
         """Stop what this process started."""
 
 
-class Cluster:
+class Cluster(Unpicklable):
     """A rayka cluster, seen from this program.
 
     A `with` block ends with `stop`: it stops a broker that this process started, and only leaves a cluster that the

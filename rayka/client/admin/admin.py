@@ -13,6 +13,7 @@ from rayka.client.consumer.consumer import OffsetAndTimestamp
 from rayka.client.consumer.offsets import absence, look_up
 from rayka.client.consumer.positions import require_topic_partition
 from rayka.client.loop import Shell, at_home, blocking
+from rayka.client.unpicklable import Unpicklable
 from rayka.config import ConfigEntry, describe_broker, describe_default_broker, describe_topic
 from rayka.config.describe import describe_group, to_text
 from rayka.config.groups import GROUP_CONFIGS, group_defaults
@@ -49,7 +50,7 @@ class ClusterDescription:
     brokers: tuple[BrokerImage, ...]
 
 
-class AsyncAdmin(GroupAdmin):
+class AsyncAdmin(Unpicklable, GroupAdmin):
     """The admin client: topics, settings, offsets, groups; for asyncio, in any event loop.
 
     It lives in the loop that `broker` belongs to: `home`, or else the running one. Every method raises RaykaError with
@@ -256,7 +257,7 @@ class AsyncAdmin(GroupAdmin):
         raise RaykaError(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
 
 
-class Admin(Shell[AsyncAdmin]):
+class Admin(Unpicklable, Shell[AsyncAdmin]):
     """The blocking form of `AsyncAdmin`; any number of threads may use it."""
 
     create_topic = blocking(AsyncAdmin.create_topic)

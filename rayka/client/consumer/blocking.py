@@ -13,6 +13,7 @@ from rayka.client.consumer.pending import Polled
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.loop import Closing, LoopThread, Shell, blocking, blocking_close
+from rayka.client.unpicklable import Unpicklable
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Consumer(NeedsGroup, Shell[AsyncConsumer], Closing):
+class Consumer(NeedsGroup, Unpicklable, Shell[AsyncConsumer], Closing):
     """The blocking form of `AsyncConsumer`, for one thread at a time.
 
     A call during another thread's call raises INVALID_REQUEST, except for `wakeup` and `close`.

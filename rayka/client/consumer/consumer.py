@@ -21,6 +21,7 @@ from rayka.client.consumer.stored import FetchedBatches
 from rayka.client.consumer.table_maker import TableKind, TableMaker
 from rayka.client.loop import AsyncClosing, at_home, in_thread
 from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
+from rayka.client.unpicklable import Unpicklable
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.gateway.server.segment_files import SegmentGone
@@ -90,7 +91,7 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int
 
 
-class AsyncConsumer(NeedsGroup, AsyncClosing):
+class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
     """Reads partitions that the program assigns; for asyncio, in any event loop.
 
     It lives in the loop that `broker` belongs to: `home`, or else the running one. One task at a time should poll or

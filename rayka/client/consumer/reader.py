@@ -12,6 +12,7 @@ from rayka.client.consumer.offsets import UNKNOWN_FOR_S, absence, look_up
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
 from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking, blocking_close
 from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
+from rayka.client.unpicklable import Unpicklable
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.storage.segments.reader import SegmentReader
@@ -51,7 +52,7 @@ class RecordSet(NamedTuple):
     topic_id: uuid.UUID
 
 
-class AsyncReader(AsyncClosing):
+class AsyncReader(Unpicklable, AsyncClosing):
     """Reads from the offset that each request names; for asyncio, in any event loop.
 
     Of the settings of `ConsumerConfig` it uses isolation_level, check_crcs, the deserializers, fetch_min_bytes and
@@ -193,7 +194,7 @@ class AsyncReader(AsyncClosing):
         )
 
 
-class Reader(Shell[AsyncReader], Closing):
+class Reader(Unpicklable, Shell[AsyncReader], Closing):
     """The blocking form of `AsyncReader`; any number of threads may use it."""
 
     fetch = blocking(AsyncReader.fetch)

@@ -16,9 +16,10 @@ from rayka.client.producer.arguments import HeadersLike
 from rayka.client.producer.batch import BatchFuture, ProducerBatch, RecordFuture
 from rayka.client.producer.partitioner import key_partition
 from rayka.client.producer.producer import AsyncProducer, ProducerRecord
+from rayka.client.unpicklable import Unpicklable
 
 
-class Producer(Shell[AsyncProducer], Closing):
+class Producer(Unpicklable, Shell[AsyncProducer], Closing):
     """The blocking form of `AsyncProducer`; any number of threads may use it."""
 
     def __init__(self, core: AsyncProducer, loop: LoopThread) -> None:

@@ -25,6 +25,7 @@ from rayka.client.producer.route import Routes, TopicRoute, wait_for_topic
 from rayka.client.producer.sender import Sender
 from rayka.client.producer.transactions import Offsets, OffsetsReader, Transactions, in_one_transaction
 from rayka.client.settings import OpenTransaction, ProducerConfig, ProducerOptions, configure
+from rayka.client.unpicklable import Unpicklable
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
@@ -43,7 +44,7 @@ _NOTHING = (None, None, None)
 _CLOSED = "The producer is closed"
 
 
-class AsyncProducer(AsyncClosing):
+class AsyncProducer(Unpicklable, AsyncClosing):
     """Sends records to topics; for asyncio, in any event loop.
 
     It lives in the loop of `broker`: `home`, or the running one. Settings: `ProducerConfig`. Raises INVALID_CONFIG.
