@@ -7,6 +7,7 @@ is a queue with the interface of `ray.util.queue.Queue`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -35,14 +36,18 @@ def start(
 
     `data_dir` holds logs and metadata. The default is a directory of this user in the temporary directory; its name is
     printed on standard error. `listen` is the address for Kafka clients (port 0 chooses a free port). `configs` are
-    broker settings with Kafka's names. `address` uses a running Ray cluster; without it this process starts Ray, unless
-    it is already connected to one. `Cluster.stop()` stops what this call started.
+    broker settings with Kafka's names; those without effect are named on standard error. `address` uses a running Ray
+    cluster; without it this process starts Ray, unless it is already connected to one. `Cluster.stop()`, and the end of
+    a `with` block, stop what this call started.
 
     Raises RaykaError: INVALID_CONFIG for an invalid setting or address, REQUEST_TIMED_OUT if the broker does not start.
     """
     from rayka.client.cluster import Cluster
     from rayka.client.connection import start as start_connection
+    from rayka.config import BrokerConfig
 
+    for warning in BrokerConfig.parse(configs or {}).warnings():
+        print(f"rayka: {warning}", file=sys.stderr)
     return Cluster(start_connection(data_dir, listen, configs, address, namespace=namespace, dashboard=dashboard))
 
 

@@ -72,12 +72,14 @@ def start(settings: Settings) -> Cluster:
     else:  # as Ray would decide by itself, but with a warning
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         agent.install()
-    import rayka
+    from rayka.client import connection
+    from rayka.client.cluster import Cluster
 
     ray_messages.divert(lambda message: log(ray_messages.keep(message)))
-    return rayka.start(
+    started = connection.start(  # `rayka.start` would repeat the warnings of `rayka up`
         settings.data_dir, settings.listen, settings.configs, settings.address, dashboard=settings.dashboard
     )
+    return Cluster(started)
 
 
 def require_ray(address: str) -> None:

@@ -68,6 +68,15 @@ def test_a_client_names_where_ray_did_not_answer(nowhere, monkeypatch):
     assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
 
 
+def test_settings_without_effect_are_named(monkeypatch, capsys):
+    monkeypatch.setattr(connection, "start", lambda *given, **more: SimpleNamespace(stop=lambda: None))
+    with rayka.start(configs={"num.partition": "3", "num.partitions": "3"}):
+        pass
+    assert capsys.readouterr().err == (
+        "rayka: num.partition is not a broker setting and has no effect; did you mean num.partitions?\n"
+    )
+
+
 def test_an_address_where_nothing_listens_is_refused_before_ray_waits_for_it(nowhere, monkeypatch):
     monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray waits for a minute"))
     for where in (f"127.0.0.1:{nowhere}", "127.0.0.1:1", f"127.0.0.1:{nowhere + 65536}", None):
