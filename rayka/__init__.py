@@ -54,6 +54,10 @@ def start(
 def connect(address: str | None = None, *, namespace: str = "rayka") -> Cluster:
     """Connect to the broker on the Ray cluster at `address`: by default the one that this process uses or can find.
 
+    If this process is connected to Ray already, that connection is used, and `address` is ignored. Otherwise this calls
+    `ray.init` with `log_to_driver=False`: what tasks print appears in Ray's log files only. `Cluster.stop()`, and the
+    end of a `with` block, then disconnect from Ray again.
+
     Raises RaykaError: BROKER_NOT_AVAILABLE if there is none, REQUEST_TIMED_OUT if it does not answer.
     """
     from rayka.client.cluster import Cluster
