@@ -8,6 +8,7 @@ no reasons of rejected ones. They reach the leader because this consumer talks t
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
@@ -16,7 +17,8 @@ from typing import Any, Final, TypedDict, TypeVar
 
 from rayka.client.group.subscription import subscription_of
 from rayka.client.loop import AsyncClosing, at_home
-from rayka.client.share.leaders import RENEWED, Acknowledgements, MemberLeaders, Results
+from rayka.client.share.held_records import ACCEPTED, Acknowledgements, HeldRecords
+from rayka.client.share.leaders import RENEWED, MemberLeaders, Results
 from rayka.client.share.member import ShareConsumerMember
 from rayka.client.share.processing import RETRIABLE, Retriable, processing
 from rayka.client.share.records import (
@@ -33,7 +35,7 @@ from rayka.share.config import AcquireMode
 from rayka.share.record_state import AcknowledgeType
 from rayka.share.requests import ShareFetchResult
 from rayka.storage.segments.reader import SegmentReader
-from rayka.types import FileSlice, TopicPartition
+from rayka.types import FileSlice, TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +46,6 @@ _ACQUIRE_MODES: Final = tuple(mode.name.lower() for mode in AcquireMode)
 
 R = TypeVar("R")
 CommitResults = dict[TopicPartition, RaykaError | None]
-_ACCEPTED: Final = RecordAcknowledgement(AcknowledgeType.ACCEPT)
-_GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
-_RELEASED: Final = RecordAcknowledgement(AcknowledgeType.RELEASE, GROUP_BACKOFF)
 
 
 class ShareConsumerOptions(TypedDict, total=False):
@@ -95,9 +94,7 @@ class AsyncShareConsumer(AsyncClosing):
         )
         self.home = asyncio.get_running_loop()
         self._reader = SegmentReader()
-        self._unacknowledged: set[tuple[TopicPartition, int]] = set()
-        self._given: set[tuple[TopicPartition, int]] = set()
-        self._acknowledgements: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
+        self._held = HeldRecords()
         self._requests: set[asyncio.Task[Any]] = set()
         self._fetching: asyncio.Task[list[ShareRecord]] | None = None
         self._is_closed = False
@@ -139,20 +136,12 @@ class AsyncShareConsumer(AsyncClosing):
 
     def give(self, records: list[ShareRecord]) -> list[ShareRecord]:
         """Return the records of a poll to the program, which has to acknowledge them."""
-        self._given |= {(record.topic_partition, record.offset) for record in records}
+        self._held.give(records)
         return records
 
     def end_last_poll(self) -> None:
         """Accept what the program was given, and release what came when its poll had been cancelled."""
-        given, unacknowledged = self._given, list(self._unacknowledged)  # the other loop may add to it meanwhile
-        if not self._is_implicit and (count := len(given.intersection(unacknowledged))):
-            reason = f"Acknowledge each record before the next poll: {count} are not acknowledged"
-            raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
-        for place in unacknowledged:
-            topic_partition, offset = place
-            self._acknowledgements[topic_partition][offset] = _ACCEPTED if place in given else _RELEASED
-        self._unacknowledged.difference_update(unacknowledged)
-        self._given = set()
+        self._held.end_poll(is_implicit=self._is_implicit)
 
     async def _fetched(self, wait_s: float, max_records: int) -> list[ShareRecord]:
         """The records of a fetch, which continues when its poll is cancelled: then the next poll takes it up."""
@@ -173,10 +162,10 @@ class AsyncShareConsumer(AsyncClosing):
 
     def _give_back(self, records: Sequence[ShareRecord]) -> None:
         """Give back records that the program does not get: that is not a delivery."""
-        offsets: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
+        offsets: dict[TopicIdPartition, list[tuple[int, int]]] = defaultdict(list)
         for record in records:
-            self._unacknowledged.discard((record.topic_partition, record.offset))
-            offsets[record.topic_partition].append((record.offset, record.offset))
+            self._held.remove(record)
+            offsets[record.topic_id_partition].append((record.offset, record.offset))
         self._start(self._leaders.give_back(offsets))
 
     def _require_open(self) -> None:
@@ -190,19 +179,18 @@ class AsyncShareConsumer(AsyncClosing):
         return task
 
     async def _fetch(self, wait_s: float, max_records: int) -> list[ShareRecord]:
-        assignment = self._member.assignment
-        if not assignment:
+        assigned = [TopicIdPartition(topic_id, one) for one, topic_id in self._member.assignment.items()]
+        if not assigned:
             await self._await_assignment(wait_s)
             return []
-        self._leaders.add_partitions(assignment)
         await self._leaders.send_refused()
-        results = await self._leaders.fetch(assignment, self._take_acknowledgements(), wait_s, max_records)
+        results = await self._leaders.fetch(assigned, self._held.take_acknowledgements(), wait_s, max_records)
         records = [record for partition, result in results.items() for record in self._records(partition, result)]
         if not records:
             await self._raise_or_pause(results, wait_s)
         return records
 
-    async def _raise_or_pause(self, results: Mapping[TopicPartition, ShareFetchResult], wait_s: float) -> None:
+    async def _raise_or_pause(self, results: Mapping[TopicIdPartition, ShareFetchResult], wait_s: float) -> None:
         """Raise the first permanent error. Pause after temporary ones, because leaders answer with them at once."""
         errors = [(partition, result) for partition, result in results.items() if result.error]
         for partition, result in errors:
@@ -219,23 +207,17 @@ class AsyncShareConsumer(AsyncClosing):
         except TimeoutError:
             return
 
-    def _take_acknowledgements(self) -> Acknowledgements:
-        acknowledgements, self._acknowledgements = self._acknowledgements, defaultdict(dict)
-        return acknowledgements
-
-    def _records(self, partition: TopicPartition, result: ShareFetchResult) -> list[ShareRecord]:
+    def _records(self, partition: TopicIdPartition, result: ShareFetchResult) -> list[ShareRecord]:
         """The records of one partition. Acquired offsets that hold none are acknowledged as gaps."""
         if not result.acquired or result.records is None:
             return []
         data = self._reader.read(result.records) if isinstance(result.records, FileSlice) else result.records
         records = list(acquired_records(partition, data, result.acquired))
         found = {record.offset for record in records}
-        for first_offset, last_offset, _ in result.acquired:
-            for offset in range(first_offset, last_offset + 1):
-                if offset not in found:
-                    self._acknowledgements[partition][offset] = _GAP
+        acquired = itertools.chain.from_iterable(range(first, last + 1) for first, last in result.acquired_offsets)
+        self._held.add_gaps(partition, (offset for offset in acquired if offset not in found))
         self._leaders.forget_refused(partition, found)
-        self._unacknowledged |= {(partition, offset) for offset in found}
+        self._held.add(partition, found)
         return records
 
     def acknowledge(
@@ -245,11 +227,11 @@ class AsyncShareConsumer(AsyncClosing):
 
         Raises INVALID_RECORD_STATE for a record that is not from the last poll, or that was already acknowledged.
         """
-        self._add(record, kind if isinstance(kind, RecordAcknowledgement) else RecordAcknowledgement(kind))
+        self._held.acknowledge(record, kind if isinstance(kind, RecordAcknowledgement) else RecordAcknowledgement(kind))
 
     def accept(self, record: ShareRecord) -> None:
         """Accept the record: it is done. See `acknowledge`."""
-        self._add(record, _ACCEPTED)
+        self._held.acknowledge(record, ACCEPTED)
 
     def release(self, record: ShareRecord, delay_ms: int | None = None) -> None:
         """Let the record be delivered again, to any consumer, unless this was its last delivery. See `acknowledge`.
@@ -262,7 +244,7 @@ class AsyncShareConsumer(AsyncClosing):
         elif not 0 <= delay_ms <= MAX_RETRY_DELAY_MS:
             reason = f"Invalid value {delay_ms} for delay_ms: it must be between 0 and {MAX_RETRY_DELAY_MS}"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
-        self._add(record, RecordAcknowledgement(AcknowledgeType.RELEASE, delay_ms))
+        self._held.acknowledge(record, RecordAcknowledgement(AcknowledgeType.RELEASE, delay_ms))
 
     def reject(self, record: ShareRecord, reason: str | BaseException | None = None) -> None:
         """Let the record never be delivered again. See `acknowledge`.
@@ -271,11 +253,11 @@ class AsyncShareConsumer(AsyncClosing):
         `__dlq.errors.message`. The class and the traceback of an exception are in `__dlq.errors.exception.class.name`
         and `__dlq.errors.exception.stacktrace`.
         """
-        self._add(record, RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(reason)))
+        self._held.acknowledge(record, RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(reason)))
 
     def holds(self, record: ShareRecord) -> bool:
         """Whether the record is of the last poll and not yet acknowledged."""
-        return (record.topic_partition, record.offset) in self._unacknowledged
+        return record in self._held
 
     def processing(
         self, record: ShareRecord, *, retriable: Retriable = RETRIABLE, delay_ms: int | None = None
@@ -289,16 +271,6 @@ class AsyncShareConsumer(AsyncClosing):
         """
         return processing(self, record, retriable, delay_ms)
 
-    def _add(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> None:
-        place = record.topic_partition, record.offset
-        if place not in self._unacknowledged:
-            raise RaykaError(
-                ErrorCode.INVALID_RECORD_STATE,
-                f"The record at offset {record.offset} is not from the last poll, or was already acknowledged",
-            )
-        self._unacknowledged.discard(place)
-        self._acknowledgements[record.topic_partition][record.offset] = acknowledgement
-
     def commit(self) -> Coroutine[Any, Any, CommitResults]:
         """Send all acknowledgements up to this call, and wait until they are durable.
 
@@ -308,11 +280,11 @@ class AsyncShareConsumer(AsyncClosing):
         """
         if self._is_implicit:
             self.end_last_poll()
-        return self._commit(self._take_acknowledgements())
+        return self._commit(self._held.take_acknowledgements())
 
     def commit_new(self) -> Coroutine[Any, Any, CommitResults]:
         """As `commit`, without what earlier polls could not deliver."""
-        return self._acknowledge(self._take_acknowledgements())
+        return self._acknowledge(self._held.take_acknowledgements())
 
     @at_home
     async def _commit(self, acknowledgements: Acknowledgements) -> CommitResults:
@@ -322,7 +294,7 @@ class AsyncShareConsumer(AsyncClosing):
 
     async def acknowledge_alone(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> RaykaError | None:
         """Acknowledge one record, and wait until that is durable; returns what the leader answers otherwise."""
-        results = await self._acknowledge({record.topic_partition: {record.offset: acknowledgement}})
+        results = await self._acknowledge({record.topic_id_partition: {record.offset: acknowledgement}})
         return results[record.topic_partition]
 
     async def renew(self, record: ShareRecord) -> None:
@@ -333,9 +305,9 @@ class AsyncShareConsumer(AsyncClosing):
 
     async def renew_all(self, records: Iterable[ShareRecord]) -> CommitResults:
         """Like `renew`, for several records: all of a partition, or none if there is an error."""
-        acknowledgements: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
+        acknowledgements: Acknowledgements = defaultdict(dict)
         for record in records:
-            acknowledgements[record.topic_partition][record.offset] = RENEWED
+            acknowledgements[record.topic_id_partition][record.offset] = RENEWED
         return await self._acknowledge(acknowledgements)
 
     @at_home
@@ -358,19 +330,21 @@ class AsyncShareConsumer(AsyncClosing):
             self._fetching.cancel()
         try:
             await asyncio.gather(*self._requests, return_exceptions=True)
-            await self._commit(self._take_acknowledgements())
+            await self._commit(self._held.take_acknowledgements())
             await self._leaders.end_session()
         finally:
             await self._member.leave()
 
 
 def _errors(results: Results) -> CommitResults:
-    return {
-        partition: RaykaError(ErrorCode(result.acknowledge_error), result.acknowledge_error_message or "")
-        if result.acknowledge_error
-        else None
-        for partition, result in results.items()
-    }
+    """The errors by partition; of several topics that had its name one after the other, one error."""
+    found: CommitResults = {}
+    for (_, partition), result in results.items():
+        error = None
+        if result.acknowledge_error:
+            error = RaykaError(ErrorCode(result.acknowledge_error), result.acknowledge_error_message or "")
+        found[partition] = found.get(partition) or error
+    return found
 
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:

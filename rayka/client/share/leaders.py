@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from rayka.client.share.held_records import Acknowledgements
 from rayka.client.share.records import RecordAcknowledgement, acknowledgement_batches
 from rayka.errors import ErrorCode
 from rayka.gateway.ports import ShareLeaders
 from rayka.share.config import AcquireMode
 from rayka.share.record_state import AcknowledgeType
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
-from rayka.types import TopicPartition
+from rayka.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 50 << 20
 RENEWED: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 
-Acknowledgements = Mapping[TopicPartition, dict[int, RecordAcknowledgement]]
-"""Acknowledgements by partition and offset."""
-Results = dict[TopicPartition, ShareFetchResult]
+Results = dict[TopicIdPartition, ShareFetchResult]
 
 
 class MemberLeaders:
@@ -43,22 +41,19 @@ class MemberLeaders:
         self._member_id = member_id
         self._acquire_mode = acquire_mode
         self._batch_size = batch_size
-        self._topic_ids: dict[TopicPartition, bytes] = {}
+        self._fetched: set[TopicPartition] = set()
         self._refused: deque[Acknowledgements] = deque()
         self._resending = asyncio.Lock()
 
-    def add_partitions(self, assignment: Mapping[TopicPartition, uuid.UUID]) -> None:
-        """Note the topic ids of partitions that will be fetched."""
-        self._topic_ids |= {partition: topic_id.bytes for partition, topic_id in assignment.items()}
-
     async def fetch(
         self,
-        fetched: Collection[TopicPartition],
+        fetched: Collection[TopicIdPartition],
         acknowledgements: Acknowledgements,
         wait_s: float = 0.0,
         max_records: int = 0,
     ) -> Results:
         """Acknowledge, and fetch. What is refused for now, or not answered, is kept."""
+        self._fetched |= {partition.topic_partition for partition in fetched}
         refused = acknowledgements
         try:
             results = await self._ask(fetched, acknowledgements, wait_s, max_records)
@@ -85,37 +80,38 @@ class MemberLeaders:
                 found |= {one: each for one, each in results.items() if each.acknowledge_error or one not in found}
         return found
 
-    def forget_refused(self, partition: TopicPartition, offsets: Iterable[int]) -> None:
+    def forget_refused(self, partition: TopicIdPartition, offsets: Iterable[int]) -> None:
         """The offsets are delivered again, so what was said of them before no longer counts."""
         for refused in self._refused:
             for offset in refused.get(partition, {}).keys() & set(offsets):
                 del refused[partition][offset]
 
-    async def give_back(self, offsets: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> None:
+    async def give_back(self, offsets: Mapping[TopicIdPartition, Sequence[tuple[int, int]]]) -> None:
         """Give back records, as pairs of a first and a last offset."""
-        for partition, pairs in offsets.items():
-            topic_id = self._topic_ids[partition]
-            await self._leaders.give_back(self._group_id, self._member_id, partition, topic_id, pairs)
+        for (topic_id, partition), pairs in offsets.items():
+            await self._leaders.give_back(self._group_id, self._member_id, partition, topic_id.bytes, pairs)
 
     async def end_session(self) -> None:
         """Give back all that is not acknowledged."""
-        await self._leaders.end_session(self._group_id, self._member_id, tuple(self._topic_ids), is_lost=False)
+        await self._leaders.end_session(self._group_id, self._member_id, tuple(self._fetched), is_lost=False)
 
     async def _ask(
         self,
-        fetched: Collection[TopicPartition],
+        fetched: Collection[TopicIdPartition],
         acknowledgements: Acknowledgements,
         wait_s: float = 0.0,
         max_records: int = 0,
     ) -> Results:
+        wanted = dict.fromkeys(fetched)
+        asked = list(wanted | acknowledgements)
         partitions = [
             ShareFetchPartition(
-                partition,
-                self._topic_ids[partition],
-                partition in fetched,
+                partition.topic_partition,
+                partition.topic_id.bytes,
+                partition in wanted,
                 acknowledgement_batches(acknowledgements.get(partition, {})),
             )
-            for partition in (*fetched, *(one for one in acknowledgements if one not in fetched))
+            for partition in asked
         ]
         params = ShareFetchParams(
             self._group_id,
@@ -130,7 +126,7 @@ class MemberLeaders:
         )
         lock_duration_ms, results = await self._leaders.fetch(params, partitions)
         self.lock_duration_ms = lock_duration_ms or self.lock_duration_ms
-        answered = {partition.topic_partition: result for partition, result in zip(partitions, results, strict=True)}
+        answered = dict(zip(asked, results, strict=True))
         for partition, result in answered.items():
             if result.acknowledge_error:
                 logger.warning("%s: not acknowledged: %s", partition, result.acknowledge_error_message)

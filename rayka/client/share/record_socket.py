@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, cast
 
@@ -40,6 +41,7 @@ class _SentRecord(NamedTuple):
     value: bytes | None
     headers: Sequence[tuple[bytes, bytes | None]]
     delivery_count: int
+    topic_id: uuid.UUID
 
 
 _BEFORE_HEADERS: Final = 6  # fields of both kinds of record
@@ -51,12 +53,12 @@ _PROCESSED: Final = msgspec.msgpack.Decoder(ProcessedRecord)
 
 def _sent(record: ShareRecord) -> _SentRecord:
     headers = [(key.encode(errors=HEADER_KEY_ERRORS), value) for key, value in record.headers]
-    return _SentRecord(*record[:_BEFORE_HEADERS], headers, record.delivery_count)
+    return _SentRecord(*record[:_BEFORE_HEADERS], headers, record.delivery_count, record.topic_id)
 
 
 def _received(record: _SentRecord) -> ShareRecord:
     headers = [(key.decode(errors=HEADER_KEY_ERRORS), value) for key, value in record.headers]
-    return ShareRecord(*record[:_BEFORE_HEADERS], headers, record.delivery_count)
+    return ShareRecord(*record[:_BEFORE_HEADERS], headers, record.delivery_count, record.topic_id)
 
 
 # The actor's end.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -12,16 +13,20 @@ from rayka.client.settings import ConsumerConfig
 from rayka.share.acknowledge import GROUP_BACKOFF, AcknowledgementBatch
 from rayka.share.acquire import AcquiredRecords
 from rayka.share.in_flight import Headers
-from rayka.types import TopicPartition
+from rayka.types import TopicIdPartition, TopicPartition
 
 _ANY_RECORDS: Final = ConsumerConfig()
+_NO_TOPIC_ID: Final = uuid.UUID(int=0)
 _MESSAGE_BYTES: Final = 2 << 10
 _NAME_BYTES: Final = 1 << 10
 _STACKTRACE_BYTES: Final = 12 << 10
 
 
 class ShareRecord(NamedTuple):
-    """A locked record in its `delivery_count`th delivery. `timestamp` is in ms since the epoch."""
+    """A locked record in its `delivery_count`th delivery. `timestamp` is in ms since the epoch.
+
+    `topic_id` tells it from a record at the same offset of another topic, which has got the name of a deleted one.
+    """
 
     topic: str
     partition: int
@@ -31,17 +36,24 @@ class ShareRecord(NamedTuple):
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
     delivery_count: int
+    topic_id: uuid.UUID = _NO_TOPIC_ID
 
     @property
     def topic_partition(self) -> TopicPartition:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition of this topic, and of no other with its name."""
+        return TopicIdPartition(self.topic_id, self.topic_partition)
+
 
 def acquired_records(
-    topic_partition: TopicPartition, data: bytes, acquired: Sequence[AcquiredRecords]
+    topic_id_partition: TopicIdPartition, data: bytes, acquired: Sequence[AcquiredRecords]
 ) -> Iterator[ShareRecord]:
     """The acquired records among those of whole batches. Raises CORRUPT_MESSAGE."""
+    topic_id, topic_partition = topic_id_partition
     fetch = CompletedFetch(topic_partition, acquired[0].first_offset, data, None, _ANY_RECORDS)
     new = tuple.__new__
     while records := fetch.take(len(data)):
@@ -49,7 +61,8 @@ def acquired_records(
             for topic, partition, offset, timestamp, _, key, value, headers in records.within(
                 first_offset, last_offset
             ):
-                yield new(ShareRecord, (topic, partition, offset, timestamp, key, value, headers, delivery_count))
+                fields = topic, partition, offset, timestamp, key, value, headers, delivery_count, topic_id
+                yield new(ShareRecord, fields)
 
 
 class RecordAcknowledgement(NamedTuple):

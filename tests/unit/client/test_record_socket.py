@@ -8,6 +8,7 @@ import errno
 import os
 import socket
 import threading
+import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from rayka.share.record_state import AcknowledgeType
 
 RECORDS = [
     ShareRecord("tasks", 3, 1 << 40, 5, b"key", b"x" * 300_000, [("header", None), ("no UTF-8: \udcff", b"1")], 1),
-    ShareRecord("tasks", 3, 7, -1, None, None, [], 2),
+    ShareRecord("tasks", 3, 7, -1, None, None, [], 2, uuid.UUID(int=9)),
 ]
 TOKEN = b"0123456789abcdef"
 REJECTED = RecordAcknowledgement(AcknowledgeType.REJECT, headers=(("__dlq.errors.message", b"\xff"),))

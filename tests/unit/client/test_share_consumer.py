@@ -89,7 +89,7 @@ def test_records_that_came_when_their_poll_was_cancelled_are_delivered_again(clu
         async with cluster.async_share_consumer("workers", ["tasks"], acknowledgement_mode=mode) as consumer:
             cancelled = asyncio.ensure_future(consumer.poll(timeout_ms=30_000))
             await asyncio.sleep(0)
-            wait_until(lambda: consumer._unacknowledged, 60, "records have come")  # and this loop has not heard of it
+            wait_until(lambda: consumer._held, 60, "records have come")  # and this loop has not heard of it
             cancelled.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await cancelled

@@ -33,7 +33,7 @@ class SlowConsumer(AsyncShareConsumer):
         self.begun, self.gate = asyncio.Event(), asyncio.Event()
 
     def commit_new(self) -> Coroutine[Any, Any, CommitResults]:
-        if not self._acknowledgements:
+        if not self._held._acknowledgements:
             return super().commit_new()
         return self._later(super().commit_new())
 
@@ -118,8 +118,8 @@ def test_a_pool_waits_for_acknowledgements_that_are_under_way(cluster: Cluster, 
 async def lose_lease(cluster: Cluster, consumer: AsyncShareConsumer, offset: int) -> None:
     """Anybody may get the record now; the consumer does not know it."""
     leaders = cluster._connection.broker.share_leaders
-    ((partition, topic_id),) = consumer._leaders._topic_ids.items()
-    await leaders.give_back("workers", consumer._member.member_id, partition, topic_id, [(offset, offset)])
+    ((partition, topic_id),) = consumer._member.assignment.items()
+    await leaders.give_back("workers", consumer._member.member_id, partition, topic_id.bytes, [(offset, offset)])
 
 
 @pytest.mark.parametrize(("count", "accepted", "lost"), [(1, 1, 0), (3, 2, 1)])
@@ -144,6 +144,35 @@ def test_a_lost_lease_neither_ends_the_pool_nor_loses_other_acknowledgements(
         return pool.counts.accepted, pool.counts.lost
 
     assert cluster._connection.loop.run(process()) == (accepted, lost)
+
+
+def test_a_processed_record_of_a_deleted_topic_accepts_none_of_the_next_topic(cluster: Cluster) -> None:
+    """They have the same offset, and nobody has processed the new one."""
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, 1)
+
+    def create_again() -> None:
+        cluster.admin().delete_topic("tasks")
+        cluster.admin().create_topic("tasks", partitions=1)
+        write(cluster, 1)
+
+    async def process() -> tuple[bool, int]:
+        consumer, workers = member(cluster, AsyncShareConsumer), [Accepting(), Accepting()]
+        spawned = iter(workers)
+        pool = AsyncProcessingPool(consumer, lambda: next(spawned), 2)
+        await until(lambda: any(worker.given for worker in workers))
+        old, new = sorted(workers, key=lambda worker: not worker.given)
+        await asyncio.to_thread(create_again)
+        await until(lambda: bool(new.given))
+        old.gate.set()
+        await until(lambda: not old.records and pool._commits.is_empty)
+        is_held = consumer.holds(new.records[0])
+        new.gate.set()
+        await pool.join(idle_ms=0, timeout_ms=30_000)
+        await pool.close()
+        return is_held, pool.counts.accepted
+
+    assert cluster._connection.loop.run(process()) == (True, 1)
 
 
 class Releasing(Accepting):
