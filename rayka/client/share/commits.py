@@ -1,19 +1,29 @@
 """The acknowledgements of a pool of actors, on their way to the leaders.
 
-One commit is in progress at a time. Acknowledgements that come meanwhile go with the next one, so a busy pool sends few
-requests. `counts` has those whose outcome is known.
+Each partition has one commit in progress at a time, so that a leader that does not answer delays no others.
+Acknowledgements that come meanwhile go with the next one, so a busy pool sends few requests. `counts` has those whose
+outcome is known.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final, TypeAlias
 
-from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
+from rayka.client.share.consumer import AsyncShareConsumer
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
-from rayka.errors import ErrorCode
+from rayka.errors import ErrorCode, RaykaError
 from rayka.share.record_state import AcknowledgeType
+from rayka.types import TopicIdPartition
+
+ONE_IS_LOST: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
+"""A leader refuses all acknowledgements of a partition with these, although perhaps only one record is not leased.
+INVALID_REQUEST: a new leader has not acquired any record at this offset yet.
+"""
+_RETRY_S: Final = 0.2
+Acknowledged: TypeAlias = tuple[ShareRecord, RecordAcknowledgement]
 
 
 @dataclass(slots=True)
@@ -44,14 +54,15 @@ class PoolCommits:
         self.counts = ProcessingCounts()
         self._consumer = consumer
         self._settled = settled
-        self._waiting: list[tuple[ShareRecord, RecordAcknowledgement]] = []
-        self._committing: list[tuple[ShareRecord, RecordAcknowledgement]] = []
+        self._waiting: list[Acknowledged] = []
+        self._committing: dict[TopicIdPartition, list[Acknowledged]] = {}
         self._is_due = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
 
     @property
     def is_empty(self) -> bool:
         """Whether all acknowledgements are durable."""
-        return not (self._waiting or self._committing)
+        return not (self._waiting or any(self._committing.values()))
 
     @property
     def waiting_records(self) -> Iterator[ShareRecord]:
@@ -67,28 +78,67 @@ class PoolCommits:
         self._is_due.set()
 
     async def run(self) -> None:
-        """Send acknowledgements. Those that arrive during a commit go with the next one."""
-        while True:
-            await self._is_due.wait()
-            self._is_due.clear()
-            self._waiting, gathered = [], self._waiting
-            for record, acknowledgement in gathered:
-                if self._consumer.holds(record):  # Not if it was leased, and processed, a second time.
-                    self._consumer.acknowledge(record, acknowledgement)
-                    self._committing.append((record, acknowledgement))
-            await self._settle(await self._consumer.commit_new())
-            if gathered:
-                self._settled()
+        """Send acknowledgements. Those that arrive during a commit of their partition go with the next one."""
+        async with asyncio.TaskGroup() as commits:
+            while True:
+                await self._is_due.wait()
+                self._is_due.clear()
+                for partition, acknowledged in self._take_waiting().items():
+                    self._committing[partition] = acknowledged
+                    commits.create_task(self._commit(partition))
 
-    async def _settle(self, results: CommitResults) -> None:
-        """Count what was committed.
+    def _take_waiting(self) -> dict[TopicIdPartition, list[Acknowledged]]:
+        """What is to be sent for the partitions without a commit in progress."""
+        taken: dict[TopicIdPartition, list[Acknowledged]] = {
+            one: [] for one in self._consumer.acknowledged_partitions if one not in self._committing
+        }
+        waiting, self._waiting = self._waiting, []
+        for record, acknowledgement in waiting:
+            partition = record.topic_id_partition
+            to = self._waiting if partition in self._committing else taken.setdefault(partition, [])
+            to.append((record, acknowledgement))
+        return taken
+
+    async def _commit(self, partition: TopicIdPartition) -> None:
+        gathered, acknowledged = self._committing[partition], []
+        for record, acknowledgement in gathered:
+            if self._consumer.holds(record):  # Not if it was leased, and processed, a second time.
+                self._consumer.acknowledge(record, acknowledgement)
+                acknowledged.append((record, acknowledgement))
+        until = self._loop.time() + self._consumer.lock_duration_ms / 1000
+        await self._settle(acknowledged, await self._consumer.commit_partition(partition), until)
+        del self._committing[partition]
+        if gathered:
+            self._settled()
+        if self._waiting:
+            self._is_due.set()
+
+    async def _settle(
+        self, acknowledged: Sequence[Acknowledged], error: RaykaError | None, until: float, *, is_alone: bool = False
+    ) -> None:
+        """Count what was committed, and send it again while its locks last if that was refused for now.
 
         If one lease was lost, the leader refuses all acknowledgements of its partition. Then each record is
         acknowledged by itself.
         """
-        for record, acknowledgement in self._committing:
-            error = results.get(record.topic_partition)
-            if error is not None and error.code is ErrorCode.INVALID_RECORD_STATE:
-                error = await self._consumer.acknowledge_alone(record, acknowledgement)
+        while acknowledged and error is not None and error.code.retriable and self._loop.time() < until:
+            await asyncio.sleep(_RETRY_S)
+            acknowledged = self._without_delivered_again(acknowledged)
+            if acknowledged:
+                error = await self._consumer.acknowledge_records(acknowledged)
+        if error is not None and error.code in ONE_IS_LOST and not is_alone:
+            for one in acknowledged:
+                await self._settle([one], await self._consumer.acknowledge_records([one]), until, is_alone=True)
+            return
+        for _, acknowledgement in acknowledged:
             self.counts.add(acknowledgement, is_durable=error is None)
-        self._committing = []
+
+    def _without_delivered_again(self, acknowledged: Sequence[Acknowledged]) -> list[Acknowledged]:
+        """Leave out, and count as lost, the records that the pool has leased again: that lease is another one."""
+        left = []
+        for record, acknowledgement in acknowledged:
+            if self._consumer.holds(record):
+                self.counts.add(acknowledgement, is_durable=False)
+            else:
+                left.append((record, acknowledgement))
+        return left

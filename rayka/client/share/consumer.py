@@ -282,9 +282,14 @@ class AsyncShareConsumer(AsyncClosing):
             self.end_last_poll()
         return self._commit(self._held.take_acknowledgements())
 
-    def commit_new(self) -> Coroutine[Any, Any, CommitResults]:
-        """As `commit`, without what earlier polls could not deliver."""
-        return self._acknowledge(self._held.take_acknowledgements())
+    @property
+    def acknowledged_partitions(self) -> list[TopicIdPartition]:
+        """The partitions with acknowledgements that were not sent yet."""
+        return self._held.acknowledged_partitions
+
+    def commit_partition(self, partition: TopicIdPartition) -> Coroutine[Any, Any, RaykaError | None]:
+        """As `commit`, for one partition, without what earlier polls could not deliver; returns the leader's error."""
+        return self._acknowledge_partition(partition, self._held.take_acknowledgements_of(partition))
 
     @at_home
     async def _commit(self, acknowledgements: Acknowledgements) -> CommitResults:
@@ -292,10 +297,18 @@ class AsyncShareConsumer(AsyncClosing):
         new = await self._acknowledge(acknowledgements)
         return {partition: new.get(partition) or kept.get(partition) for partition in kept | new}
 
-    async def acknowledge_alone(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> RaykaError | None:
-        """Acknowledge one record, and wait until that is durable; returns what the leader answers otherwise."""
-        results = await self._acknowledge({record.topic_id_partition: {record.offset: acknowledgement}})
-        return results[record.topic_partition]
+    async def acknowledge_records(
+        self, acknowledged: Sequence[tuple[ShareRecord, RecordAcknowledgement]]
+    ) -> RaykaError | None:
+        """Acknowledge records of one partition, and wait until that is durable; returns the leader's error."""
+        by_offset = {record.offset: acknowledgement for record, acknowledgement in acknowledged}
+        return await self._acknowledge_partition(acknowledged[0][0].topic_id_partition, by_offset)
+
+    async def _acknowledge_partition(
+        self, partition: TopicIdPartition, by_offset: dict[int, RecordAcknowledgement]
+    ) -> RaykaError | None:
+        results = await self._acknowledge({partition: by_offset} if by_offset else {})
+        return results.get(partition.topic_partition)
 
     async def renew(self, record: ShareRecord) -> None:
         """Restart the record's lock with its whole duration. Raises the leader's error."""

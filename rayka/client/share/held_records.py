@@ -83,3 +83,12 @@ class HeldRecords:
         """Those that were not sent yet."""
         acknowledgements, self._acknowledgements = self._acknowledgements, defaultdict(dict)
         return acknowledgements
+
+    @property
+    def acknowledged_partitions(self) -> list[TopicIdPartition]:
+        """The partitions of acknowledgements that were not sent yet."""
+        return list(self._acknowledgements)
+
+    def take_acknowledgements_of(self, partition: TopicIdPartition) -> dict[int, RecordAcknowledgement]:
+        """Those of one partition that were not sent yet, by offset."""
+        return self._acknowledgements.pop(partition, {})

@@ -27,6 +27,7 @@ from rayka.client.share.processing import name_of
 from rayka.client.share.record_socket import ProcessedRecord
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
 from rayka.client.share.records_ahead import RecordsAhead
+from rayka.client.share.renewals import Renewals
 from rayka.client.share.worker import Worker
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.record_state import AcknowledgeType
@@ -40,7 +41,6 @@ the other actors need for the records of the one that died.
 """
 _MOST_STARTS: Final = 3
 """The pool ends with an error when this many starts of an actor have failed in a row."""
-_LEAST_RENEWAL_S: Final = 0.1
 _CHECKS: Final = 10
 """How often the pool checks an actor within `max_processing_ms`."""
 _CLOSE_TIMEOUT_MS: Final = 30_000
@@ -77,7 +77,7 @@ class AsyncProcessingPool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._feeder = self._start(self._feed())
         self._start(self._commits.run())
-        self._start(self._renew())
+        self._start(Renewals(consumer, self._leased).run())
         if max_processing_ms is not None:
             self._start(self._watch(max_processing_ms / 1000))
         for _ in range(actors):
@@ -235,15 +235,9 @@ class AsyncProcessingPool:
             self._idle_since = self._loop.time()
             self._is_idle.set()
 
-    async def _renew(self) -> None:
-        """Renew all leases three times before they end."""
-        while True:
-            await asyncio.sleep(max(_LEAST_RENEWAL_S, self._consumer.lock_duration_ms / 3000))
-            records = [*self._waiting, *self._running, *self._commits.waiting_records]
-            errors = await self._consumer.renew_all(records)
-            for record in records:
-                if errors.get(record.topic_partition) is not None and self._consumer.holds(record):
-                    await self._consumer.renew_all([record])
+    def _leased(self) -> Iterator[ShareRecord]:
+        """The records whose locks must not expire."""
+        return itertools.chain(self._waiting, self._running, self._commits.waiting_records)
 
     # Waiting and ending.
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
+from rayka.client.share.consumer import AsyncShareConsumer
 from rayka.client.share.pool import AsyncProcessingPool
 from rayka.client.share.record_socket import ProcessedRecord
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
@@ -18,6 +18,7 @@ from rayka.client.share.records_ahead import RecordsAhead
 from rayka.client.share.worker import OnLost, OnProcessed, Worker
 from rayka.errors import RaykaError
 from rayka.share.record_state import AcknowledgeType
+from rayka.types import TopicIdPartition
 from tests.unit.client.test_share_consumer import broker_config as broker_config
 from tests.unit.client.test_share_consumer import cluster, configure, write
 
@@ -32,12 +33,10 @@ class SlowConsumer(AsyncShareConsumer):
         super().__init__(*args, **options)
         self.begun, self.gate = asyncio.Event(), asyncio.Event()
 
-    def commit_new(self) -> Coroutine[Any, Any, CommitResults]:
-        if not self._held._acknowledgements:
-            return super().commit_new()
-        return self._later(super().commit_new())
+    def commit_partition(self, partition: TopicIdPartition) -> Coroutine[Any, Any, RaykaError | None]:
+        return self._later(super().commit_partition(partition))
 
-    async def _later(self, work: Coroutine[Any, Any, CommitResults]) -> CommitResults:
+    async def _later(self, work: Coroutine[Any, Any, RaykaError | None]) -> RaykaError | None:
         self.begun.set()
         try:
             await self.gate.wait()
