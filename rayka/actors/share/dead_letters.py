@@ -19,7 +19,8 @@ from rayka.metadata.commands import NewTopic
 from rayka.replica.partition import Partition
 from rayka.share.config import ShareGroupConfig
 from rayka.share.share_partition import DeadLetters
-from rayka.storage.format.records import Record, build_batch, read_records
+from rayka.storage.format.batch import BatchHeader, Buffer, ensure_intact, iter_headers
+from rayka.storage.format.records import Record, build_batch, read_batch
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import ALL_ACKS, AppendParams, AppendRequest, FileSlice, TopicPartition
 
@@ -146,12 +147,34 @@ def _record(group_id: str, source: Partition, letters: DeadLetters, offset: int,
 
 
 def _read(source: Partition, first_offset: int, last_offset: int) -> Iterator[Record]:
-    """The records of the source at these offsets, as far as its local log has them. Raises RaykaError."""
+    """The records of the source at these offsets, as far as its local log has them and they can be read.
+
+    Damaged ones are left out: their dead letters must not wait for ever. Raises RaykaError.
+    """
     log = source.log
     offset = max(first_offset, log.local_log_start_offset)
-    while offset <= last_offset and isinstance(found := log.read(offset, _READ_BYTES, log.high_watermark), FileSlice):
-        outlines = list(SlicedBatches(found))
-        for record in read_records(SegmentReader().read(found)):
-            if first_offset <= record.offset <= last_offset:
-                yield record
-        offset = outlines[-1].last_offset + 1
+    try:
+        while offset <= last_offset and isinstance(
+            found := log.read(offset, _READ_BYTES, log.high_watermark), FileSlice
+        ):
+            outlines = list(SlicedBatches(found))
+            data = SegmentReader().read(found)
+            for position, header in iter_headers(data):
+                for record in _records_of(data, position, header):
+                    if first_offset <= record.offset <= last_offset:
+                        yield record
+            offset = outlines[-1].last_offset + 1
+    except RaykaError as error:  # where the next batch begins is not known
+        if error.code is not ErrorCode.CORRUPT_MESSAGE:
+            raise
+
+
+def _records_of(data: Buffer, position: int, header: BatchHeader) -> list[Record]:
+    """The records of a batch; none of a damaged one, or of control records."""
+    if header.is_control:
+        return []
+    try:
+        ensure_intact(data, position, header)
+        return read_batch(data, position, header)
+    except RaykaError:
+        return []

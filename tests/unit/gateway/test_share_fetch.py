@@ -23,7 +23,7 @@ from rayka.share.requests import ShareFetchParams, ShareFetchPartition
 from rayka.storage.format.batch import iter_headers
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.segments.reader import SegmentReader
-from rayka.types import AppendParams, AppendRequest, TopicPartition
+from rayka.types import AppendParams, AppendRequest, FileSlice, TopicPartition
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.asking import append, create, make, run
 from tests.unit.gateway.test_listener import fill
@@ -553,6 +553,33 @@ def test_a_dead_letter_topic_that_takes_only_small_batches_does_not_hold_up_its_
         assert [dict(record.headers)["__dlq.errors.offset"] for record in letters] == [b"0", b"1", b"2", b"3"]
 
     check(tmp_path, body)
+
+
+@pytest.mark.parametrize("damage", [(62, b"damage"), (8, b"\0\0\0\0")], ids=["record", "length"])
+def test_a_damaged_record_becomes_a_dead_letter_without_its_value(tmp_path: Path, damage: tuple[int, bytes]) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        await configure(
+            broker,
+            "g",
+            errors_deadletterqueue_topic_name="dlq.t",
+            errors_deadletterqueue_copy_record_enable="true",
+        )
+        for _ in range(3):
+            append(broker, "t", 1)
+        member = Member(client, broker)
+        await member.fetch()
+        found = broker.partitions.replicas.get(TopicPartition("t", 0)).log.read(1, 1, 3)
+        assert isinstance(found, FileSlice)
+        with open(found.path, "r+b") as file:
+            file.seek(found.position + damage[0])
+            file.write(damage[1])
+        await member.acknowledge((0, 2, REJECT))
+        await until(lambda: start_offset(broker) == 3)
+        letters = dead_letters(broker)
+        assert [dict(record.headers)["__dlq.errors.offset"] for record in letters] == [b"0", b"1", b"2"]
+        assert [record.value for record in letters][:2] == [b"v", None]
+
+    check(tmp_path, body, errors_deadletterqueue_auto_create_topics_enable="true")
 
 
 def test_dead_letters_wait_for_a_topic_that_allows_them_also_under_another_leader(tmp_path: Path) -> None:
