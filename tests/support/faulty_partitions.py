@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayka.errors import ErrorCode
-from rayka.types import AppendParams, AppendRequest, AppendResult, FetchPartition, FetchResult, TopicPartition
+from rayka.types import (
+    AppendParams,
+    AppendRequest,
+    AppendResult,
+    FetchPartition,
+    FetchResult,
+    IsolationLevel,
+    OffsetAnswer,
+    OffsetQuery,
+    TopicPartition,
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,7 @@ class FaultyPartitions:
         self.on_fetch: Callable[[FetchPartition], ErrorCode | None] = lambda _: None
         self.last_fetch: Future[list[FetchResult]] | None = None
         self._stalled: list[AppendRequest] | None = None
+        self._failing_look_ups: list[BaseException] = []
         self.channel: tuple[str, int] | None = None
 
     def channel_of(self, topic_partition: TopicPartition) -> tuple[str, int] | None:
@@ -67,6 +78,10 @@ class FaultyPartitions:
         """The next fetched partitions get these errors."""
         coming = list(errors)
         self.on_fetch = lambda _: coming.pop(0) if coming else None
+
+    def fail_look_ups(self, *errors: BaseException) -> None:
+        """The next look-ups of offsets raise these."""
+        self._failing_look_ups = [*errors]
 
     def stall(self) -> None:
         """The leader stops (SIGSTOP): requests queue up in front of it and time out."""
@@ -91,6 +106,12 @@ class FaultyPartitions:
         if fault.answer is not None:
             results = [AppendResult(fault.answer)]
         return _answered(results, fault.delay_s)
+
+    async def list_offsets(self, queries: Sequence[OffsetQuery], isolation: IsolationLevel) -> list[OffsetAnswer]:
+        if self._failing_look_ups:
+            raise self._failing_look_ups.pop(0)
+        answers: list[OffsetAnswer] = await self._partitions.list_offsets(queries, isolation)
+        return answers
 
     def fetch(self, partitions: Sequence[FetchPartition], **options: Any) -> Future[list[FetchResult]]:
         errors = [self.on_fetch(partition) for partition in partitions]

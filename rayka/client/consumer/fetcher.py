@@ -23,6 +23,7 @@ from math import inf
 from typing import NoReturn, cast
 
 from rayka.client.consumer.answer_reader import AnswerReader, Found
+from rayka.client.consumer.offsets import may_pass
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import CompletedFetch, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
@@ -358,7 +359,7 @@ class Fetcher:
             if code is ErrorCode.NONE:
                 state.found(answer.offset)
                 self._changed.set()
-            elif code.retriable:
+            elif may_pass(code):
                 self._back_off(state)
             else:
                 self._fail(
@@ -445,7 +446,7 @@ class Fetcher:
                 self._read(state, result)
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._reset_position(state)
-        elif code.retriable:
+        elif may_pass(code):
             self._back_off(state)
         else:
             self._fail(state, RaykaError(code, f"{state.topic_partition} can't be read at {state.fetch_offset}"))

@@ -14,6 +14,15 @@ UNKNOWN_FOR_S = 2.0
 """How long a partition may be unknown before it is taken for one that does not exist."""
 
 
+def may_pass(error: ErrorCode) -> bool:
+    """Whether a leader that answers a reader with this may soon answer otherwise.
+
+    Kafka calls CORRUPT_MESSAGE retriable for producers, whose request the network may have damaged. Here it tells of
+    the log, so that a program that waits would wait for ever.
+    """
+    return error.retriable and error is not ErrorCode.CORRUPT_MESSAGE
+
+
 async def look_up(
     broker: Broker,
     timestamps: Mapping[TopicPartition, int],
@@ -22,7 +31,7 @@ async def look_up(
     timeout_ms: int,
     retry_backoff_ms: int,
 ) -> dict[TopicPartition, OffsetAnswer]:
-    """The offset of each partition's timestamp (ms) or `OffsetSpec`; retriable errors are retried.
+    """The offset of each partition's timestamp (ms) or `OffsetSpec`; errors that may pass are retried.
 
     Raises the error of the first partition that has one, naming it.
     """
@@ -58,6 +67,6 @@ def _require_patience(
 ) -> None:
     code = ErrorCode(answer.error)
     patience_s = min(timeout_s, UNKNOWN_FOR_S) if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else timeout_s
-    if not code.retriable or waited_s >= patience_s:
+    if not may_pass(code) or waited_s >= patience_s:
         reason = f"no offset of {topic_partition} after {waited_s:.1f} s"
         raise RaykaError(code, absence(broker.image, topic_partition) or reason)

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Unpack
 
-from rayka.client.consumer.offsets import UNKNOWN_FOR_S, absence, look_up
+from rayka.client.consumer.offsets import UNKNOWN_FOR_S, absence, look_up, may_pass
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
 from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking, blocking_close
 from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
@@ -138,8 +138,7 @@ class AsyncReader(Unpicklable, AsyncClosing):
                 return [await self._record_set(request, result) for request, result in pairs]
             except RaykaError as error:
                 patience_s = min(timeout_ms / 1000, UNKNOWN_FOR_S if error.code in _GONE else float("inf"))
-                is_corrupt = error.code is ErrorCode.CORRUPT_MESSAGE
-                if is_corrupt or not error.code.retriable or time.monotonic() - started_s >= patience_s:
+                if not may_pass(error.code) or time.monotonic() - started_s >= patience_s:
                     raise
             await asyncio.sleep(self.config.retry_backoff_ms / 1000)
         return []

@@ -73,10 +73,11 @@ class RemoteLogReader:
         """Up to `max_bytes` of the records from `offset` on, of the first of these segments that has any.
 
         A slice lies in one chunk. With `min_one_message` it has the first batch whole, however large that is.
+        Raises CORRUPT_MESSAGE for a batch with an impossible length.
         """
         for number, metadata in enumerate(segments):
             segment = self._open(metadata)
-            found = segment.find(offset)
+            found = segment.find(offset, is_whole=True)
             if found is None:
                 continue
             chunk = segment.chunk_at(found.position)

@@ -400,9 +400,11 @@ class Segment:
             return None
         return read_header(self.read(RECORD_BATCH_OVERHEAD, position))
 
-    def find(self, offset: int) -> BatchPosition | None:
+    def find(self, offset: int, is_whole: bool = False) -> BatchPosition | None:
         """The first batch whose last offset is at or above `offset`, None if all are below.
 
+        Behind a batch that would end behind the segment, by a damaged length, nothing can be found: it is taken for the
+        one, or raises CORRUPT_MESSAGE if the batch must be whole.
         An index entry that does not lead to a batch is wrong: the entry is ignored and the
         segment read from its start. Raises CORRUPT_MESSAGE when the log itself is not readable.
         """
@@ -411,7 +413,11 @@ class Segment:
             header = self.batch_at(start)
             if header is None or not self._begins_batch(header, offset):
                 start = 0
-        return self._scan(offset, start)
+        found = self._scan(offset, start)
+        if is_whole and found is not None and found.position + found.header.size_in_bytes > self.size:
+            message = f"The batch at position {found.position} of {self.path} ends behind the segment"
+            raise RaykaError(ErrorCode.CORRUPT_MESSAGE, message)
+        return found
 
     def _begins_batch(self, header: BatchHeader, offset: int) -> bool:
         return (
@@ -426,11 +432,12 @@ class Segment:
             if position + RECORD_BATCH_OVERHEAD > start + len(data):
                 data, start = self.read(SCAN_BYTES, position), position
             fields = HEADER.unpack_from(data, position - start)
-            if fields[0] + fields[6] >= offset:
+            end = position + fields[1] + LOG_OVERHEAD
+            if fields[0] + fields[6] >= offset or end > self.size:
                 return BatchPosition(position, BatchHeader._make(fields))
             if fields[1] < RECORD_BATCH_OVERHEAD - LOG_OVERHEAD:
                 raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} has no record batch at position {position}")
-            position += fields[1] + LOG_OVERHEAD
+            position = end
         return None
 
     def next_offset(self) -> int | None:

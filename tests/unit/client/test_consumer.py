@@ -929,6 +929,42 @@ def test_a_damaged_batch_is_an_error_at_its_place(cluster: Cluster, tmp_path: Pa
         assert numbers(take(consumer, 39)) == [*range(61, 100)]
 
 
+@pytest.mark.parametrize("length", [0, 0x7F000000])
+@pytest.mark.parametrize("call", ["poll", "poll_table"])
+def test_a_batch_whose_length_is_damaged_is_an_error_also_behind_it(
+    cluster: Cluster, tmp_path: Path, length: int, call: str
+) -> None:
+    with cluster.producer() as producer:
+        for first in range(0, 100, 10):
+            producer.send_batch("events", 0, [b"%d" % each for each in range(first, first + 10)])
+    (segment,) = (tmp_path / "events-0").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    place = [place for place, _ in iter_headers(data)][5]
+    data[place + 8 : place + 12] = length.to_bytes(4)
+    segment.write_bytes(data)
+    with reader(cluster, retry_backoff_ms=1) as consumer:
+        for offset in (60, 50, 99):
+            consumer.seek(EVENTS, offset)
+            for _ in range(2):
+                with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+                    getattr(consumer, call)(5000)
+                assert consumer.position(EVENTS) == offset
+        consumer.seek(EVENTS, 0)
+        assert numbers(take(consumer, 50)) == [*range(50)]
+
+
+@pytest.mark.parametrize("error", [ErrorCode.CORRUPT_MESSAGE, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
+def test_a_start_that_can_not_be_looked_up_is_an_error_and_is_looked_up_again(
+    cluster: Cluster, faults: FaultyPartitions, error: ErrorCode
+) -> None:
+    fill(cluster, 10)
+    faults.fail_look_ups(RaykaError(error))
+    with reader(cluster, retry_backoff_ms=1) as consumer:
+        with pytest.raises(RaykaError, match=f"{error.name}.*could not be looked up"):
+            consumer.poll(5000)
+        assert numbers(take(consumer, 10)) == [*range(10)]
+
+
 @pytest.mark.parametrize("call", ["poll", "poll_table"])
 @pytest.mark.parametrize("number", range(1, 5))
 def test_a_batch_whose_offset_is_damaged_is_an_error(cluster: Cluster, tmp_path: Path, number: int, call: str) -> None:

@@ -94,6 +94,43 @@ def test_the_topics_codec_replaces_the_producers(tmp_path: Path, name: str) -> N
     assert list(read_values(log).values()) == values
 
 
+@pytest.mark.parametrize("length", [0, 0x7F000000])
+def test_a_batch_with_a_damaged_length_hides_no_records_behind_it(tmp_path: Path, length: int) -> None:
+    log = open_log(tmp_path)
+    for _ in range(4):
+        append(log, b"a", b"b")
+    log.roll(NOW_MS)
+    append(log, b"c")
+    path = Path(tmp_path, "00000000000000000000.log")
+    data = bytearray(path.read_bytes())
+    place = [place for place, _ in iter_headers(data)][1]
+    data[place + 8 : place + 12] = length.to_bytes(4)
+    path.write_bytes(data)
+    for offset in (4, 7):
+        with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+            log.read(offset, 1000, 9)
+    first, last = log.read(0, place, 9), log.read(8, 1000, 9)
+    assert first is not None
+    assert last is not None
+    assert [record.value for record in read_records(SegmentReader().read(first))] == [b"a", b"b"]
+    assert [record.value for record in read_records(SegmentReader().read(last))] == [b"c"]
+
+
+def test_a_log_opens_whose_start_is_behind_a_batch_that_is_too_long(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for _ in range(4):
+        append(log, b"a", b"b")
+    log.roll(NOW_MS)
+    append(log, b"c")
+    log.close(NOW_MS)
+    path = Path(tmp_path, "00000000000000000000.log")
+    data = bytearray(path.read_bytes())
+    data[8:12] = (0x7F000000).to_bytes(4)
+    path.write_bytes(data)
+    log = open_log(tmp_path, recovery_point=9, log_start_offset=4, clean_shutdown=True, same_boot=True)
+    assert (log.log_start_offset, log.log_end_offset) == (4, 9)
+
+
 def test_reading_below_above_and_at_the_bounds(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, b"a", b"b")
