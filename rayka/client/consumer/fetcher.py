@@ -349,8 +349,10 @@ class Fetcher:
         queries = [query for _, _, query in asked]
         try:
             answers = await self._broker.partitions.list_offsets(queries, self._config.isolation)
-        except RaykaError as error:
-            answers = [OffsetAnswer(error.code)] * len(asked)
+        except Exception as error:  # of any kind: nobody else would look again
+            logger.info("offsets could not be looked up: %r", error)
+            code = error.code if isinstance(error, RaykaError) else ErrorCode.NETWORK_EXCEPTION
+            answers = [OffsetAnswer(code)] * len(asked)
         for (state, asked_in_round, _), answer in zip(asked, answers, strict=True):
             if state.round != asked_in_round:
                 continue
@@ -378,13 +380,19 @@ class Fetcher:
             topic_id = None if state.topic_id is None else state.topic_id.bytes
             size = config.max_partition_fetch_bytes * self._factor(state)
             requests.append(FetchPartition(state.topic_partition, state.fetch_offset, size, topic_id=topic_id))
-        fetch = self._broker.partitions.fetch(
-            requests,
-            max_wait_ms=config.fetch_max_wait_ms,
-            min_bytes=config.fetch_min_bytes,
-            max_bytes=max_bytes,
-            isolation=config.isolation,
-        )
+        try:
+            fetch = self._broker.partitions.fetch(
+                requests,
+                max_wait_ms=config.fetch_max_wait_ms,
+                min_bytes=config.fetch_min_bytes,
+                max_bytes=max_bytes,
+                isolation=config.isolation,
+            )
+        except Exception as error:  # not raised: what the program takes now must not be lost
+            for state in states:
+                state.is_fetching = False
+                self._read_again(state, error)
+            return
         self._fetches.add(fetch)
         fetch.add_done_callback(partial(self._answered, [(state, state.round) for state in states]))
 

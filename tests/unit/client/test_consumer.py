@@ -1159,6 +1159,33 @@ def test_a_lasting_error_is_raised_and_reading_goes_on_after_it(cluster: Cluster
         assert numbers(take(consumer, 10)) == [*range(10)]
 
 
+def test_a_look_up_that_fails_in_any_way_is_done_again(cluster: Cluster, faults: FaultyPartitions) -> None:
+    fill(cluster, 10)
+    faults.fail_look_ups(MemoryError())
+    with reader(cluster, retry_backoff_ms=1) as consumer:
+        assert numbers(take(consumer, 10)) == [*range(10)]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RaykaError(ErrorCode.NETWORK_EXCEPTION)])
+def test_a_fetch_that_can_not_be_sent_is_sent_again(
+    cluster: Cluster, faults: FaultyPartitions, error: Exception
+) -> None:
+    fill(cluster, 10)
+    failing: list[Exception] = []
+
+    def fail(_: FetchPartition) -> None:
+        if failing:
+            raise failing.pop()
+
+    with reader(cluster, retry_backoff_ms=1, fetch_max_wait_ms=1) as consumer:
+        assert numbers(take(consumer, 10)) == [*range(10)]
+        faults.on_fetch = fail
+        failing.append(error)
+        wait_until(lambda: not failing, 60, "a fetch that fails")
+        fill(cluster, 10)
+        assert numbers(take(consumer, 10)) == [*range(10)]
+
+
 def test_an_error_of_one_partition_leaves_the_others(cluster: Cluster, faults: FaultyPartitions) -> None:
     cluster.admin().create_topic("events", partitions=2)
     fill(cluster, 10, partition=1)
