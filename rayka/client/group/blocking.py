@@ -108,8 +108,9 @@ class GroupConsumer(Consumer):
             raise failure
 
     def _run_callback(self, callback: RebalanceCallback) -> None:
-        callback.has_begun = True
         try:
+            callback.has_begun = True
             callback.listener(callback.partitions)
         finally:
+            callback.has_ended = True
             self._loop.run(self._core.callback_done(callback))

@@ -28,12 +28,17 @@ Listener: TypeAlias = Callable[[list[TopicPartition]], Awaitable[None] | None]
 
 @dataclass(slots=True)
 class RebalanceCallback:
-    """A callback of the program that is to be run now; `GroupMember.callback_done` continues the rebalance."""
+    """A callback of the program that is to be run now; `GroupMember.callback_done` continues the rebalance.
+
+    `has_ended` is set before the loop is told, if another thread has run it: an interrupt may keep the loop from being
+    told, and then the next `step` notices.
+    """
 
     listener: Listener
     partitions: list[TopicPartition]
     action: Action
     has_begun: bool = False
+    has_ended: bool = False
 
 
 class Reading(Protocol):
@@ -110,6 +115,8 @@ class GroupMember:
 
     def step(self) -> RebalanceCallback | None:
         """Start the next action, unless one is in progress. Returns the callback to run, if there is one."""
+        if self._callback is not None and self._callback.has_ended:
+            self.callback_done(self._callback)
         if self._callback is None and self._action_task is None:
             action = self.membership.next_action(self._name_of)
             if action is not None:

@@ -35,6 +35,28 @@ class InterruptedLoop:
         raise KeyboardInterrupt
 
 
+class InterruptingLoop:
+    """The loop's thread as a client sees it whose own thread is interrupted before the loop begins a coroutine."""
+
+    def __init__(self, client: Shell[Any], loop: LoopThread) -> None:
+        self._client = client
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """As `LoopThread.run` that an interrupt ends at once."""
+        coroutine.close()
+        self._client._loop = self._loop
+        raise KeyboardInterrupt
+
+
+def interrupt_next_run(client: Shell[Any]) -> None:
+    """Interrupt the client when it gives the next coroutine to the loop, before that has begun."""
+    client._loop = InterruptingLoop(client, client._loop)  # type: ignore[assignment]
+
+
 def interrupt_next_answer(client: Shell[Any]) -> None:
     """Interrupt the next call when its records are there, before it returns them."""
     client._loop = InterruptedLoop(client, client._loop)  # type: ignore[assignment]

@@ -30,7 +30,7 @@ from rayka.testing import wait_until
 from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection
 from tests.unit.client.grouped import FAST_GROUPS, write
-from tests.unit.client.interrupts import interrupt_next_answer
+from tests.unit.client.interrupts import interrupt_next_answer, interrupt_next_run
 
 SETTINGS: dict[str, Any] = {"auto_offset_reset": "earliest", "retry_backoff_ms": 10}
 
@@ -299,6 +299,30 @@ def test_poll_raises_the_error_of_a_callback_and_the_rebalance_continues(cluster
     assert numbers(take(4, consumer)) == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="not today"):
         consumer.close()
+    assert cluster.admin().describe_group("g").members == ()
+
+
+def test_an_interrupt_just_after_a_callback_does_not_stop_the_consumer(cluster: Cluster) -> None:
+    write(cluster, 4)
+    consumer = cluster.consumer("g", **SETTINGS)
+    called: list[str] = []
+
+    def on_assigned(_: list[TopicPartition]) -> None:
+        called.append("assigned")
+        interrupt_next_run(consumer)
+
+    def on_revoked(_: list[TopicPartition]) -> None:
+        called.append("revoked")
+        interrupt_next_run(consumer)
+
+    consumer.subscribe(["events"], on_assigned=on_assigned, on_revoked=on_revoked)
+    with pytest.raises(KeyboardInterrupt):
+        until(lambda: False, consumer)
+    assert numbers(take(4, consumer)) == [0, 1, 2, 3]
+    with pytest.raises(KeyboardInterrupt):
+        consumer.unsubscribe()
+    consumer.unsubscribe()
+    assert called == ["assigned", "revoked"]
     assert cluster.admin().describe_group("g").members == ()
 
 
