@@ -212,8 +212,9 @@ class Fetcher:
             state = self.partitions.get(topic_partition)
             if state is not None and state.position is not None:
                 state.seek(position)
-                if state is self._taken_last:
-                    self._back_off(state)
+        last = self._taken_last  # after all others: the back-off may fail too
+        if last is not None and last in self._turns:
+            self._back_off(last)
 
     def seek_later(self, state: AssignedPartition, offset: int) -> None:
         """Continue at this offset after a moment: it could not be read."""

@@ -14,6 +14,7 @@ from rayka.client.consumer.records import RecordBatches
 from rayka.client.consumer.stored import FetchedBatches, StoredBatches
 from rayka.client.consumer.table_maker import Part, TableKind
 from rayka.client.loop import Called
+from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.build import Allocate
 from rayka.storage.columns.read import COLUMNS, END, ColumnsReader, FileBatches, FilesRead
 from rayka.types import TopicPartition
@@ -110,7 +111,7 @@ def first_part_of(
     copy: bool = True,
 ) -> tuple[pa.Table, dict[TopicPartition, int]]:
     """As `table_of`, of the first batches only: up to the one with which the table has `_MOST_BYTES`. Also returns
-    where the records begin of which it has none.
+    where the records begin of which it has none. Raises CORRUPT_MESSAGE also for a piece without a whole batch.
     """
     reader, rest = _new_reader(TableKind.of(columns, copy), _MOST_BYTES, allocate), dict[TopicPartition, int]()
     found = [*chain.from_iterable(polled.values())]
@@ -130,6 +131,8 @@ def first_part_of(
                 check_crcs=check_crcs,
                 max_bytes=_MOST_BYTES,
             )
+            if not size:  # to begin there again would bring the same
+                raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{batches.topic_partition} has a batch of damaged length")
             if size < len(data) or reader.size >= _MOST_BYTES:
                 rest[batches.topic_partition] = next_offset
                 break

@@ -241,6 +241,40 @@ def test_records_come_again_when_memory_ends_while_they_are_taken(
         assert sorted(seen + read()) == [(partition, offset) for partition in (0, 1) for offset in range(3)]
 
 
+def test_records_come_again_when_memory_ends_also_for_the_timer_of_the_next_fetch(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = two_partitions(cluster)
+    failing = ["_back_off", "pump"]
+    original = Fetcher.pump
+
+    def fail_once(name: str) -> None:
+        if failing[-1:] == [name]:
+            raise MemoryError(failing.pop())
+
+    def pump(fetcher: Fetcher) -> None:
+        original(fetcher)
+        if all(state.position == 3 for state in consumer._core._fetcher.partitions.values()):
+            fail_once("pump")
+
+    def back_off(*_: object) -> None:
+        fail_once("_back_off")
+
+    with reader(cluster, *partitions, retry_backoff_ms=1) as consumer:
+        wait_until(lambda: all_are_fetched(consumer), 60, "all records are there")
+        seen = take(consumer, 1, max_records=1)  # so that its partition is the last to be taken from
+        with monkeypatch.context() as patched:
+            patched.setattr(Fetcher, "pump", pump)
+            patched.setattr(Fetcher, "_back_off", back_off)
+            with pytest.raises(MemoryError):
+                consumer.poll(30_000)
+        assert not failing
+        seen += take(consumer, 5)
+    assert sorted(record[1:3] for record in seen) == [
+        (partition, offset) for partition in (0, 1) for offset in range(3)
+    ]
+
+
 def test_a_partition_for_whose_records_there_is_no_memory_does_not_keep_others_from_being_read(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

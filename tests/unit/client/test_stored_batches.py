@@ -222,6 +222,20 @@ def test_a_batch_whose_length_was_damaged_meanwhile_hides_no_records(
     assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
+@pytest.mark.parametrize("piece", [0, 1])
+def test_a_first_part_has_no_piece_whose_first_length_was_damaged(
+    tmp_path: Path, files: SegmentFiles, piece: int
+) -> None:
+    """The next table would begin with the same records, and so on without end."""
+    source = written(tmp_path, ALL_KINDS)
+    found = stored(files, source)
+    with Path(source.path).open("r+b") as file:
+        file.seek(found.pieces[piece].position + 8)
+        file.write((2**31 - 1).to_bytes(4, "big"))
+    with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+        first_part_of({EVENTS: [found]}, None, check_crcs=True)
+
+
 @pytest.mark.parametrize("left", [0.0, 0.3, 0.9])
 def test_a_file_that_became_shorter_is_found(tmp_path: Path, files: SegmentFiles, left: float) -> None:
     source = written(tmp_path, ALL_KINDS)
