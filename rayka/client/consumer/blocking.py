@@ -85,8 +85,7 @@ class Consumer(NeedsGroup, Unpicklable, Shell[AsyncConsumer], Closing):
                 self._core.tables_being_made.end(begun)
             except BaseException as error:
                 try:
-                    is_unreadable = isinstance(error, OSError)
-                    self._loop.run(self._core.give_back(polled, begun, is_unreadable=is_unreadable))
+                    self._loop.run(self._core.give_back(polled, begun, error=error))
                 finally:
                     self._core.tables_being_made.end(begun)
                 if not isinstance(error, UNREADABLE):

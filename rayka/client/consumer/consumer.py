@@ -170,7 +170,8 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         one continues with the following one.
         The columns are key, value, topic, partition, offset, timestamp, timestampType and headers, or those named in
         `columns`. The rows of a partition are in the order of their offsets. Deserializers are not applied. Errors as
-        `poll`. Needs pyarrow (`rayka[columns]`).
+        `poll`; after CORRUPT_MESSAGE the next tables have the records before the damaged batch. Needs pyarrow
+        (`rayka[columns]`).
 
         With `copy=False` large values are not copied: their column is a `pyarrow.binary_view` that points into the
         leader's files, if the leader is on this node, or into the fetched bytes. The table and its slices keep all of
@@ -186,7 +187,7 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
             if rest:
                 await self.give_back(polled, begun, rest)
         except BaseException as error:
-            await self.give_back(polled, begun, is_unreadable=isinstance(error, OSError))
+            await self.give_back(polled, begun, error=error)
             if not isinstance(error, UNREADABLE):
                 raise
             return self.table_after(error, kind)
@@ -208,11 +209,12 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         polled: Mapping[TopicPartition, Sequence[FetchedBatches]],
         wanted: Container[TopicPartition],
         rest: Mapping[TopicPartition, int] | None = None,
-        is_unreadable: bool = False,
+        error: BaseException | None = None,
     ) -> None:
         """Return batches that nobody has received to the fetcher: those from the offsets in `rest` on, or all if no
         table was made of them. Only of `wanted` partitions, and not if a partition is not assigned any more, is that of
-        another topic of this name, or goes on before them.
+        another topic of this name, or goes on before them. After the `error` CORRUPT_MESSAGE the batches before the
+        damaged one come first.
         """
         self._fetcher.check_topic_ids()
         if rest is None:
@@ -223,7 +225,10 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
             for each, offset in rest.items()
             if each in wanted and self._is_behind(each, offset, polled[each][0].topic_id)
         }
-        self._return(offsets, is_unreadable)
+        if isinstance(error, RaykaError) and error.code is ErrorCode.CORRUPT_MESSAGE:
+            for each in offsets:
+                self._fetcher.partitions[each].check_until = polled[each][-1].next_offset
+        self._return(offsets, isinstance(error, OSError))
 
     def _is_behind(self, partition: TopicPartition, offset: int, topic_id: uuid.UUID | None) -> bool:
         """Whether the partition of this topic is read, and goes on at or behind this offset."""

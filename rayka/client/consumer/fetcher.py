@@ -403,13 +403,13 @@ class Fetcher:
 
     def _factor(self, state: AssignedPartition) -> int:
         """So many times `max_partition_fetch_bytes` is asked for."""
-        if not self._is_for_batches:
+        if not self._is_for_batches or state.must_check:
             return 1
         return _STORED_FACTOR if self._stays_stored(state) else _TABLE_FACTOR
 
     def _stays_stored(self, state: AssignedPartition) -> bool:
         """Whether the next answer will probably stay in its file: the last one did."""
-        return self._may_be_stored and state.has_large_batches
+        return self._may_be_stored and state.has_large_batches and not state.must_check
 
     def _answered(
         self, asked: Sequence[tuple[AssignedPartition, int]], fetch: asyncio.Future[list[FetchResult]]
@@ -466,7 +466,7 @@ class Fetcher:
         if not isinstance(source, FileSlice):
             self._put(state, result, source or b"")
             return
-        may_be_stored = self._may_be_stored and not result.aborted_transactions
+        may_be_stored = self._may_be_stored and not (result.aborted_transactions or state.must_check)
         try:
             found = self._reader.read(
                 state.topic_partition, state.fetch_offset, source, result.high_watermark, may_be_stored
@@ -519,6 +519,7 @@ class Fetcher:
                 self._config,
                 self._is_for_batches,
                 result.high_watermark,
+                state.must_check,
             )
         except RaykaError as error:
             self._fail(state, error)

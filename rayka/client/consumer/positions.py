@@ -26,6 +26,7 @@ class AssignedPartition:
     __slots__ = (
         "backing_off",
         "buffered_bytes",
+        "check_until",
         "completed_fetches",
         "error",
         "fetch_offset",
@@ -54,6 +55,8 @@ class AssignedPartition:
         self.is_paused = False
         self.backing_off = False
         self.has_large_batches = False
+        self.check_until = 0
+        """No table could be made of what is before this offset: fetches of that end before a damaged batch."""
         self.tables_before_ahead = 1
         """So many more tables are taken from here before the next ones are made ahead."""
         self.error: RaykaError | None = None
@@ -79,6 +82,12 @@ class AssignedPartition:
         """Continue where the log begins or ends, once that is known; None: where the settings say."""
         self.forget()
         self.position, self.fetch_offset, self.reset = None, NO_OFFSET, reset
+        self.check_until = 0
+
+    @property
+    def must_check(self) -> bool:
+        """Whether a fetch that begins now may have the damaged batch."""
+        return self.fetch_offset < self.check_until
 
     def found(self, offset: int) -> None:
         """The offset that a look-up found for the position."""

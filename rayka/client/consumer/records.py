@@ -115,8 +115,9 @@ class CompletedFetch:
         config: ConsumerConfig,
         is_for_table: bool = False,
         end_offset: float = inf,
+        must_check: bool = False,
     ) -> None:
-        """`end_offset`: where the partition ends.
+        """`end_offset`: where the partition ends. `must_check`: end before the first batch with a wrong CRC.
 
         `is_for_table`: check CRCs now. Those of records that are made one by one are checked just before that, which
         brings the records into the processor's cache.
@@ -124,7 +125,7 @@ class CompletedFetch:
         self._config = config
         size, next_offset = 0, fetch_offset
         aborting = {each.producer_id for each in aborted_transactions or ()} if config.check_crcs else None
-        headers = _leading_headers(data, fetch_offset, end_offset, aborting)
+        headers = _leading_headers(data, fetch_offset, end_offset, aborting, must_check)
         if headers:
             place, last = headers[-1]
             size, next_offset = place + last.size_in_bytes, last.next_offset
@@ -289,14 +290,14 @@ class UndecodedRecords:
 
 
 def _leading_headers(
-    data: Buffer, fetch_offset: int, end_offset: float, aborting: Collection[int] | None
+    data: Buffer, fetch_offset: int, end_offset: float, aborting: Collection[int] | None, must_check: bool
 ) -> list[PositionedHeader]:
     """Those of the batches before one whose frame is broken, or whose offsets are not in order or behind the end: the
     next fetch begins with it. Raises for the first.
 
     CRCs do not cover the offset of a batch. If it is damaged, either of two batches that are not in order may be wrong.
     What a reader leaves out, control batches and those of the producers that are `aborting`, must be intact: else they
-    may be records of others. None: nobody checks CRCs.
+    may be records of others; with `must_check` all must be. None: nobody checks CRCs.
     """
     headers: list[PositionedHeader] = []
     least_offset = fetch_offset
@@ -310,7 +311,7 @@ def _leading_headers(
                 raise corrupt_batch(header, f"ends at offset {header.last_offset}")
             if header.next_offset > end_offset:
                 raise corrupt_batch(header, f"is not in order: its partition ends at offset {end_offset}")
-            if aborting is not None and _may_be_left_out(header, aborting):
+            if aborting is not None and (must_check or _may_be_left_out(header, aborting)):
                 ensure_intact(data, *positioned)
             headers.append(positioned)
             least_offset = header.next_offset

@@ -1033,13 +1033,41 @@ def test_a_damaged_batch_is_an_error_for_tables(cluster: Cluster, tmp_path: Path
     data[third - 1] ^= 0xFF
     segment.write_bytes(data)
     with reader(cluster, retry_backoff_ms=1) as consumer:
+        with pytest.raises(RaykaError, match=f"CORRUPT_MESSAGE.*{second}"):
+            consumer.poll_table(30_000)
+        assert consumer.position(EVENTS) == 0
+        assert consumer.poll_table(30_000)["offset"].to_pylist() == [0]
         for _ in range(2):
-            with pytest.raises(RaykaError, match=f"CORRUPT_MESSAGE.*{second}"):
+            with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE.*position 0"):
                 consumer.poll_table(30_000)
-            assert consumer.position(EVENTS) == 0
-        assert take(consumer, 1)[0].offset == 0
+            assert consumer.position(EVENTS) == 1
         consumer.seek(EVENTS, 2)
         assert consumer.poll_table(30_000)["offset"].to_pylist() == [2]
+
+
+def test_the_batches_before_a_damaged_one_come_as_tables_also_if_they_stay_in_their_file(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    with cluster.producer() as producer:
+        for _ in range(60):
+            producer.send_batch("events", 0, [bytes(100_000)])
+    (segment,) = (tmp_path / "events-0").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[[place for place, _ in iter_headers(data)][51] - 1] ^= 0xFF
+    segment.write_bytes(data)
+    offsets: list[int] = []
+    with reader(cluster, retry_backoff_ms=1) as consumer:
+        for _ in range(100):
+            with contextlib.suppress(RaykaError):
+                offsets += consumer.poll_table(30_000, ["offset"])["offset"].to_pylist()
+            if consumer.position(EVENTS) == 50:
+                break
+        with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+            consumer.poll_table(30_000)
+        consumer.seek(EVENTS, 51)
+        while consumer.position(EVENTS) < 60:
+            offsets += consumer.poll_table(30_000, ["offset"])["offset"].to_pylist()
+    assert offsets == [*range(50), *range(51, 60)]
 
 
 def test_a_damaged_batch_keeps_no_other_partition_from_tables(cluster: Cluster, tmp_path: Path) -> None:
@@ -1055,7 +1083,7 @@ def test_a_damaged_batch_keeps_no_other_partition_from_tables(cluster: Cluster, 
     with reader(cluster, *partitions) as consumer:
         states = consumer._core._fetcher.partitions.values()
         for _ in range(8):
-            wait_until(lambda: any(state.completed_fetches for state in states), 30, "something is fetched")
+            wait_until(lambda: any(s.completed_fetches or s.error for s in states), 30, "something is fetched")
             try:
                 table = consumer.poll_table(30_000, ["partition", "offset"])
             except RaykaError as error:
