@@ -17,6 +17,7 @@ import pytest
 from rayka.client.cluster import Cluster
 from rayka.client.producer.accumulator import Accumulator, PartitionQueue
 from rayka.client.producer.batch import ProducerBatch, RecordFuture
+from rayka.client.producer.direct_sender import DirectAppend
 from rayka.client.producer.future import BatchCompletion
 from rayka.client.settings import ProducerConfig, configure
 from rayka.errors import RaykaError
@@ -187,18 +188,25 @@ def test_an_interrupt_of_a_second_thread_that_waits_leaves_the_answer_to_the_fir
 ) -> None:
     producer = cluster.producer(retry_backoff_ms=1)
     queue = producer._core._accumulator.queue(EVENTS)
+
+    def send_and_wait() -> tuple[RecordFuture, DirectAppend, threading.Thread]:
+        """A record for whose answer a thread waits; the event loop is quicker on a busy machine."""
+        while True:
+            faults.on_append = lambda _: PASS
+            producer.send("events", b"before").get(WAIT_S)
+            faults.on_append = lambda _: Fault(delay_s=0.05)
+            future = producer.send("events", b"value")
+            append = queue.direct
+            waiting = threading.Thread(target=future.get, args=(WAIT_S,), daemon=True)
+            waiting.start()
+            if append is not None:
+                wait_until(lambda: append.claimed_by is not None or future.is_done, WAIT_S, "somebody to wait")  # noqa: B023
+                if append.claimed_by == waiting.ident:
+                    return future, append, waiting
+            waiting.join(WAIT_S)
+
     for place in itertools.count():
-        faults.on_append = lambda _: PASS
-        wait_until(
-            lambda: producer.send("events", b"before").get(WAIT_S) and queue.is_waited_for, WAIT_S, "direct sends"
-        )
-        faults.on_append = lambda _: Fault(delay_s=0.05)
-        future = producer.send("events", b"%06d" % place)
-        append = queue.direct
-        assert append is not None
-        first = threading.Thread(target=future.get, args=(WAIT_S,), daemon=True)
-        first.start()
-        wait_until(lambda: append.claimed_by == first.ident, WAIT_S, "the first thread to wait")  # noqa: B023
+        future, append, first = send_and_wait()
         was_interrupted = interrupted_at(place, OURS, lambda: ended(future))  # noqa: B023
         first.join(WAIT_S)
         assert not first.is_alive()
