@@ -8,6 +8,7 @@ outcome is known.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -54,7 +55,7 @@ class PoolCommits:
         self.counts = ProcessingCounts()
         self._consumer = consumer
         self._settled = settled
-        self._waiting: list[Acknowledged] = []
+        self._waiting: dict[TopicIdPartition, list[Acknowledged]] = defaultdict(list)
         self._committing: dict[TopicIdPartition, list[Acknowledged]] = {}
         self._is_due = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -67,11 +68,11 @@ class PoolCommits:
     @property
     def waiting_records(self) -> Iterator[ShareRecord]:
         """The records whose acknowledgement was not sent yet."""
-        return (record for record, _ in self._waiting)
+        return (record for acknowledged in self._waiting.values() for record, _ in acknowledged)
 
     def add(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> None:
         """Send this with the next commit; `commit_soon` starts it."""
-        self._waiting.append((record, acknowledgement))
+        self._waiting[record.topic_id_partition].append((record, acknowledgement))
 
     def commit_soon(self) -> None:
         """Commit after the commit in progress: what was added, and offsets that the consumer has found empty."""
@@ -89,15 +90,8 @@ class PoolCommits:
 
     def _take_waiting(self) -> dict[TopicIdPartition, list[Acknowledged]]:
         """What is to be sent for the partitions without a commit in progress."""
-        taken: dict[TopicIdPartition, list[Acknowledged]] = {
-            one: [] for one in self._consumer.acknowledged_partitions if one not in self._committing
-        }
-        waiting, self._waiting = self._waiting, []
-        for record, acknowledgement in waiting:
-            partition = record.topic_id_partition
-            to = self._waiting if partition in self._committing else taken.setdefault(partition, [])
-            to.append((record, acknowledgement))
-        return taken
+        partitions = {*self._waiting, *self._consumer.acknowledged_partitions}
+        return {one: self._waiting.pop(one, []) for one in partitions if one not in self._committing}
 
     async def _commit(self, partition: TopicIdPartition) -> None:
         gathered, acknowledged = self._committing[partition], []

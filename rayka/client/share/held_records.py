@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
@@ -21,63 +23,69 @@ _RELEASED: Final = RecordAcknowledgement(AcknowledgeType.RELEASE, GROUP_BACKOFF)
 
 Acknowledgements = dict[TopicIdPartition, dict[int, RecordAcknowledgement]]
 """Acknowledgements by partition and offset."""
+Offsets = defaultdict[TopicIdPartition, set[int]]
 
 
 class HeldRecords:
-    """The program's thread may acknowledge records while that of the client adds what a fetch returned."""
+    """The program's thread may acknowledge records while that of the client adds what a fetch returned.
+
+    Offsets are kept in a set for each partition, which stays: a topic's id takes long to hash.
+    """
 
     def __init__(self) -> None:
-        self._unacknowledged: set[tuple[TopicIdPartition, int]] = set()
-        self._given: set[tuple[TopicIdPartition, int]] = set()
+        self._unacknowledged: Offsets = defaultdict(set)
+        self._given: Offsets = defaultdict(set)
         self._acknowledgements: Acknowledgements = defaultdict(dict)
 
-    def __len__(self) -> int:
-        return len(self._unacknowledged)
-
     def __contains__(self, record: ShareRecord) -> bool:
-        return (record.topic_id_partition, record.offset) in self._unacknowledged
+        return record.offset in self._unacknowledged.get(record.topic_id_partition, ())
 
     def add(self, partition: TopicIdPartition, offsets: Iterable[int]) -> None:
         """These were acquired."""
-        self._unacknowledged |= {(partition, offset) for offset in offsets}
+        self._unacknowledged[partition].update(offsets)
 
     def add_gaps(self, partition: TopicIdPartition, offsets: Iterable[int]) -> None:
         """These were acquired, and there are no records."""
-        for offset in offsets:
-            self._acknowledgements[partition][offset] = _GAP
+        gaps = dict.fromkeys(offsets, _GAP)
+        if gaps:
+            self._acknowledgements[partition].update(gaps)
 
     def remove(self, record: ShareRecord) -> None:
         """It is not held any more."""
-        self._unacknowledged.discard((record.topic_id_partition, record.offset))
+        self._unacknowledged[record.topic_id_partition].discard(record.offset)
 
     def give(self, records: Iterable[ShareRecord]) -> None:
         """The program gets them, and has to acknowledge them."""
-        self._given |= {(record.topic_id_partition, record.offset) for record in records}
+        for partition, of_partition in groupby(records, attrgetter("topic_id_partition")):
+            self._given[partition].update(record.offset for record in of_partition)
 
     def acknowledge(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> None:
         """Raises INVALID_RECORD_STATE for a record that is not held."""
-        if record not in self:
+        partition, offset = record.topic_id_partition, record.offset
+        held = self._unacknowledged.get(partition)
+        if held is None or offset not in held:
             raise RaykaError(
                 ErrorCode.INVALID_RECORD_STATE,
-                f"The record at offset {record.offset} is not from the last poll, or was already acknowledged",
+                f"The record at offset {offset} is not from the last poll, or was already acknowledged",
             )
-        self.remove(record)
-        self._acknowledgements[record.topic_id_partition][record.offset] = acknowledgement
+        held.discard(offset)
+        self._acknowledgements[partition][offset] = acknowledgement
 
     def end_poll(self, *, is_implicit: bool) -> None:
         """Accept what the program was given, and release what came when its poll had been cancelled.
 
         Raises INVALID_REQUEST unless `is_implicit` if the program has not acknowledged all that it was given.
         """
-        given, unacknowledged = self._given, list(self._unacknowledged)  # the other thread may add to it meanwhile
-        if not is_implicit and (count := len(given.intersection(unacknowledged))):
+        given, held = self._given, [(each, {*offsets}) for each, offsets in [*self._unacknowledged.items()] if offsets]
+        if not is_implicit and (count := sum(len(offsets & given[each]) for each, offsets in held)):
             reason = f"Acknowledge each record before the next poll: {count} are not acknowledged"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
-        for place in unacknowledged:
-            partition, offset = place
-            self._acknowledgements[partition][offset] = ACCEPTED if place in given else _RELEASED
-        self._unacknowledged.difference_update(unacknowledged)
-        self._given = set()
+        for partition, offsets in held:
+            acknowledgements = self._acknowledgements[partition]
+            acknowledgements.update(dict.fromkeys(offsets & given[partition], ACCEPTED))
+            acknowledgements.update(dict.fromkeys(offsets - given[partition], _RELEASED))
+            self._unacknowledged[partition] -= offsets  # the other thread may have added to it meanwhile
+        self._given = defaultdict(set)
 
     def take_acknowledgements(self) -> Acknowledgements:
         """Those that were not sent yet."""
