@@ -552,8 +552,8 @@ class Fetcher:
         """Do not fetch a partition for a moment, and then as much as may have to be kept in memory: its leader may have
         changed.
         """
-        state.backing_off, state.has_large_batches = True, False
         self._loop.call_later(self._config.retry_backoff_ms / 1000, self._backed_off, state, state.round)
+        state.backing_off, state.has_large_batches = True, False  # only now: for lack of memory nothing would end it
 
     def _backed_off(self, state: AssignedPartition, in_round: int) -> None:
         if state.round == in_round:

@@ -16,7 +16,7 @@ import ray.exceptions
 
 from rayka.actors.channel.requests import PublishRange
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
-from rayka.client.consumer.offsets import UNKNOWN_FOR_S
+from rayka.client.consumer.offsets import UNKNOWN_FOR_S, may_pass
 from rayka.client.consumer.remote_ranges import RangeRecords, RemoteRanges
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -184,7 +184,7 @@ class RangeReader:
         if isinstance(cause, RaykaError):
             if cause.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._earliest is not None:
                 return self._skip(offsets, position)
-            if not cause.code.retriable or isinstance(cause, TopicDeleted):
+            if not may_pass(cause.code) or isinstance(cause, TopicDeleted):
                 raise cause
         self._leaders.forget()
         self._wait(offsets, position, error)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
 
-from rayka.client.producer.arguments import HeadersLike, bytes_of, headers_of, require_list
+from rayka.client.producer.arguments import SINGLE_VALUES, HeadersLike, bytes_of, headers_of, require_list
 from rayka.client.producer.filling import Headers
 from rayka.client.settings import ProducerConfig, Serializer
 from rayka.errors import ErrorCode, RaykaError
@@ -32,6 +32,8 @@ class ListRows:
         timestamps_ms: int | Sequence[int] | None,
     ) -> None:
         require_list("values", values)
+        if headers is not None and not isinstance(headers, (*SINGLE_VALUES, Mapping)):
+            headers = [*headers]
         for name, given in (("keys", keys), ("headers", headers)):
             if given is not None:
                 require_list(name, given)
@@ -58,7 +60,7 @@ class ListRows:
     def _timestamps(self, now_ms: int) -> Longs:
         timestamps, given = np.empty(len(self._values), np.int64), self._timestamps_ms
         try:
-            if isinstance(given, Sized):
+            if isinstance(given, Sized) and np.ndim(given):
                 _require_length("timestamps_ms", given, len(timestamps))
             timestamps[:] = now_ms if given is None else given
         except (TypeError, ValueError, OverflowError) as error:

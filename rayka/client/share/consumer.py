@@ -15,6 +15,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypedDict, TypeVar
 
+from rayka.client.consumer.offsets import may_pass
 from rayka.client.group.subscription import subscription_of
 from rayka.client.loop import AsyncClosing, at_home
 from rayka.client.share.held_records import ACCEPTED, Acknowledgements, HeldRecords
@@ -195,7 +196,7 @@ class AsyncShareConsumer(AsyncClosing):
         errors = [(partition, result) for partition, result in results.items() if result.error]
         for partition, result in errors:
             code = ErrorCode(result.error)
-            if not code.retriable:
+            if not may_pass(code):
                 raise RaykaError(code, f"{partition}: {result.error_message or code.name}")
         if errors:
             await asyncio.sleep(min(wait_s, _RETRY_S))

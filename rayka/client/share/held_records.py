@@ -81,9 +81,9 @@ class HeldRecords:
             reason = f"Acknowledge each record before the next poll: {count} are not acknowledged"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
         for partition, offsets in held:
-            acknowledgements = self._acknowledgements[partition]
-            acknowledgements.update(dict.fromkeys(offsets & given[partition], ACCEPTED))
-            acknowledgements.update(dict.fromkeys(offsets - given[partition], _RELEASED))
+            accepted = dict.fromkeys(offsets & given[partition], ACCEPTED)
+            released = dict.fromkeys(offsets - given[partition], _RELEASED)
+            self._acknowledgements[partition].update({**accepted, **released})
             self._unacknowledged[partition] -= offsets  # the other thread may have added to it meanwhile
         self._given = defaultdict(set)
 

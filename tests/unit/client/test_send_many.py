@@ -134,7 +134,14 @@ def test_all_values_may_have_one_time(cluster: Cluster) -> None:
     with cluster.producer() as producer:
         producer.send_many("events", [b"a", b"b"], timestamps_ms=1_000)
         producer.send_many("events", [b"c", b"d"], timestamps_ms=np.array([1_000, 1_000]))
-    assert [record.timestamp for record in read_all(cluster, "events")] == [1_000] * 4
+        producer.send_many("events", [b"e"], timestamps_ms=np.array(1_000))
+    assert [record.timestamp for record in read_all(cluster, "events")] == [1_000] * 5
+
+
+def test_headers_may_come_from_a_generator(cluster: Cluster) -> None:
+    with cluster.producer() as producer:
+        producer.send_many("events", [b"a", b"b"], headers=({"name": value} for value in (b"1", b"2")))  # type: ignore[arg-type]
+    assert [record.headers for record in read_all(cluster, "events")] == [(("name", b"1"),), (("name", b"2"),)]
 
 
 @pytest.mark.parametrize(

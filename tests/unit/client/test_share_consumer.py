@@ -133,6 +133,7 @@ class AwayLeaders:
 
     def __init__(self, leaders: ShareLeaders) -> None:
         self.is_away = self.is_mute = False
+        self.away = ErrorCode.NOT_LEADER_OR_FOLLOWER
         self.gate, self.asked = asyncio.Event(), 0
         self.gate.set()
         self._leaders = leaders
@@ -143,7 +144,7 @@ class AwayLeaders:
         self.asked += 1
         await self.gate.wait()
         if self.is_away or self.is_mute:
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if self.is_away else ErrorCode.REQUEST_TIMED_OUT
+            code = self.away if self.is_away else ErrorCode.REQUEST_TIMED_OUT
             if self.is_mute:
                 await self._leaders.fetch(params._replace(max_records=0, max_wait_s=0.0), partitions)
             return 0, [ShareFetchResult(code, acknowledge_error=code)] * len(partitions)
@@ -542,3 +543,13 @@ def test_a_name_in_place_of_a_list_of_topics_is_refused(cluster: Cluster) -> Non
 def test_acknowledgements_are_sent_as_runs_of_offsets(types: dict[int, tuple[int, ...]], batches: list[Any]) -> None:
     said = {offset: RecordAcknowledgement(*one) for offset, one in types.items()}
     assert acknowledgement_batches(said) == tuple(AcknowledgementBatch(*batch) for batch in batches)
+
+
+def test_a_leader_that_finds_its_log_damaged_is_an_error(cluster: Cluster, leaders: AwayLeaders) -> None:
+    """Kafka calls CORRUPT_MESSAGE retriable, for producers: a poll that tried again would do so for ever."""
+    with cluster.share_consumer("workers", ["tasks"]) as consumer:
+        leaders.is_away, leaders.away = True, ErrorCode.CORRUPT_MESSAGE
+        with pytest.raises(RaykaError, match="tasks-0") as raised:
+            take(consumer, 1)
+        assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+        leaders.is_away = False
