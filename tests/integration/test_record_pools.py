@@ -135,7 +135,7 @@ def is_running(process: str) -> bool:
     """Whether there is such a process, stopped or not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second one if it ends between the opening and the read
         return False
 
 
