@@ -10,6 +10,7 @@ import pytest
 from rayka.client.cluster import Cluster
 from rayka.gateway.server.segment_files import SegmentFiles
 from tests.support.client_connection import LocalConnection
+from tests.support.faulty_channel import FaultyChannel
 from tests.support.faulty_partitions import FaultyPartitions
 from tests.support.ways import WAYS, fill_by
 
@@ -54,3 +55,13 @@ def cluster(connection: LocalConnection) -> Iterator[Cluster]:
 def faults(connection: LocalConnection) -> FaultyPartitions:
     """What may fail on the way to the partitions."""
     return connection.faults
+
+
+@pytest.fixture
+def channel(connection: LocalConnection, cluster: Cluster, tmp_path: Path) -> Iterator[FaultyChannel]:
+    """The channel of the leader of the topic `events`."""
+    channel = FaultyChannel(connection, tmp_path)
+    channel.open()
+    cluster.admin().create_topic("events", partitions=1)
+    yield channel
+    channel.close()

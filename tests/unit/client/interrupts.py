@@ -35,15 +35,8 @@ class InterruptedLoop:
         raise KeyboardInterrupt
 
 
-class InterruptingLoop:
+class InterruptingLoop(InterruptedLoop):
     """The loop's thread as a client sees it whose own thread is interrupted before the loop begins a coroutine."""
-
-    def __init__(self, client: Shell[Any], loop: LoopThread) -> None:
-        self._client = client
-        self._loop = loop
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loop, name)
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """As `LoopThread.run` that an interrupt ends at once."""

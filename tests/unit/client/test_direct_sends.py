@@ -9,8 +9,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -32,16 +31,6 @@ from tests.unit.client.reading import read_all, values
 pytestmark = pytest.mark.usefixtures("way_to_fill")
 
 WAIT_S = 30.0
-
-
-@pytest.fixture
-def channel(connection: LocalConnection, cluster: Cluster, tmp_path: Path) -> Iterator[FaultyChannel]:
-    """The channel of the leader of the topic `events`."""
-    channel = FaultyChannel(connection, tmp_path)
-    channel.open()
-    cluster.admin().create_topic("events", partitions=1)
-    yield channel
-    channel.close()
 
 
 @pytest.fixture

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from math import inf
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +22,6 @@ from rayka.client.settings import ProducerConfig, configure
 from rayka.errors import RaykaError
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
-from tests.support.client_connection import LocalConnection
 from tests.support.faulty_channel import FaultyChannel
 from tests.support.faulty_partitions import PASS, Fault, FaultyPartitions
 from tests.unit.client.interrupts import interrupted_at
@@ -171,16 +169,6 @@ def test_a_batch_keeps_nothing_of_waits_that_were_too_short() -> None:
     for _ in range(100):
         assert not batch.wait(0)
     assert not batch._callbacks
-
-
-@pytest.fixture
-def channel(connection: LocalConnection, cluster: Cluster, tmp_path: Path) -> Iterator[FaultyChannel]:
-    """The channel of the leader of the topic `events`."""
-    channel = FaultyChannel(connection, tmp_path)
-    channel.open()
-    cluster.admin().create_topic("events", partitions=1)
-    yield channel
-    channel.close()
 
 
 def test_an_interrupt_of_a_second_thread_that_waits_leaves_the_answer_to_the_first(
