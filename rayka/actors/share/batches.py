@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.acquire import AcquiredRecords
 from rayka.share.isolation import BatchOutline
-from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, read_header
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, check_frame, ensure_intact, read_header
+from rayka.storage.format.order import PositionedHeader, in_order
+from rayka.storage.format.records import corrupt_batch
 from rayka.storage.segments.reader import open_segment
 from rayka.types import FileSlice
 
@@ -16,32 +18,48 @@ from rayka.types import FileSlice
 class SlicedBatches:
     """The batches of a slice, read one header at a time as far as they are asked for.
 
-    A batch that the slice cuts off is left out.
+    They end before a damaged batch, as far as its header tells: nobody could read what is acquired behind it. Whoever
+    gets the records checks the CRCs; that of a control batch is checked here, since the group passes over it.
     """
 
-    def __init__(self, records: FileSlice) -> None:
+    def __init__(self, records: FileSlice, fetch_offset: int, end_offset: int) -> None:
+        """`fetch_offset` was read; the slice has no batch that ends behind `end_offset`."""
         self._records = records
+        self._fetch_offset = fetch_offset
+        self._end_offset = end_offset
         self._positions: list[tuple[int, int, int]] = []  # last offset, begin, end
 
     def __iter__(self) -> Iterator[BatchOutline]:
-        """Raises KAFKA_STORAGE_ERROR if the segment can't be read."""
+        """Raises for the first batch, if it is damaged CORRUPT_MESSAGE, if it can't be read KAFKA_STORAGE_ERROR."""
+        try:
+            with open_segment(self._records) as descriptor:
+                for position, header in in_order(self._headers(descriptor), self._fetch_offset, self._end_offset):
+                    if header.is_control:
+                        ensure_intact(os.pread(descriptor, header.size_in_bytes, position), 0, header)
+                    self._positions.append((header.last_offset, position, position + header.size_in_bytes))
+                    yield BatchOutline(
+                        header.base_offset,
+                        header.last_offset,
+                        header.producer_id,
+                        header.is_transactional,
+                        header.is_control,
+                    )
+        except RaykaError:
+            if not self._positions:
+                raise
+
+    def _headers(self, descriptor: int) -> Iterator[PositionedHeader]:
         position = self._records.position
         end = position + self._records.size
-        with open_segment(self._records) as descriptor:
-            while position + RECORD_BATCH_OVERHEAD <= end:
-                header = read_header(os.pread(descriptor, RECORD_BATCH_OVERHEAD, position))
-                batch_end = position + header.size_in_bytes
-                if batch_end > end or header.size_in_bytes < RECORD_BATCH_OVERHEAD:
-                    return
-                self._positions.append((header.last_offset, position, batch_end))
-                position = batch_end
-                yield BatchOutline(
-                    header.base_offset,
-                    header.last_offset,
-                    header.producer_id,
-                    header.is_transactional,
-                    header.is_control,
-                )
+        while position + RECORD_BATCH_OVERHEAD <= end:
+            header = read_header(os.pread(descriptor, RECORD_BATCH_OVERHEAD, position))
+            check_frame(position, header)
+            if position + header.size_in_bytes > end:
+                if position == self._records.position:  # a slice has at least one batch
+                    raise corrupt_batch(header, f"has {end - position} of its {header.size_in_bytes} bytes")
+                return
+            yield position, header
+            position += header.size_in_bytes
 
     def of(self, acquired: Sequence[AcquiredRecords]) -> FileSlice:
         """The part of the slice from the first batch with acquired records to the last one."""

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rayka.actors.share.batches import SlicedBatches
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.metadata.commands import NewTopic
@@ -20,6 +19,7 @@ from rayka.replica.partition import Partition
 from rayka.share.config import ShareGroupConfig
 from rayka.share.share_partition import DeadLetters
 from rayka.storage.format.batch import BatchHeader, Buffer, ensure_intact, iter_headers
+from rayka.storage.format.order import in_order
 from rayka.storage.format.records import Record, build_batch, read_batch
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import ALL_ACKS, AppendParams, AppendRequest, FileSlice, TopicPartition
@@ -157,13 +157,15 @@ def _read(source: Partition, first_offset: int, last_offset: int) -> Iterator[Re
         while offset <= last_offset and isinstance(
             found := log.read(offset, _READ_BYTES, log.high_watermark), FileSlice
         ):
-            outlines = list(SlicedBatches(found))
             data = SegmentReader().read(found)
-            for position, header in iter_headers(data):
+            begin = offset
+            for position, header in in_order(iter_headers(data), begin, log.high_watermark):
                 for record in _records_of(data, position, header):
                     if first_offset <= record.offset <= last_offset:
                         yield record
-            offset = outlines[-1].last_offset + 1
+                offset = header.next_offset
+            if offset == begin:
+                return
     except RaykaError as error:  # where the next batch begins is not known
         if error.code is not ErrorCode.CORRUPT_MESSAGE:
             raise

@@ -225,7 +225,8 @@ class LeadSharePartition:
         core = self.core
         while (readable := self.readable(max_bytes)) is not None:
             assert isinstance(readable.result.records, FileSlice)
-            batches = SlicedBatches(readable.result.records)
+            end_offset = self._end_offset(core.config.isolation_level)
+            batches = SlicedBatches(readable.result.records, readable.fetch_offset, end_offset)
             outlines = visible_batches(batches, readable.result.aborted_transactions or ())
             try:
                 acquired = core.acquire(readable.fetch_offset, outlines, params, _now_ms())

@@ -16,7 +16,6 @@ from rayka.client.native import make_records, native_records
 from rayka.storage.columns.chunks import (
     FieldPositions,
     LocatedHeaders,
-    PositionedHeader,
     Room,
     joined,
     locate_all_headers,
@@ -24,6 +23,7 @@ from rayka.storage.columns.chunks import (
     sliced,
 )
 from rayka.storage.format.batch import CODEC_MASK, BatchHeader, ensure_intact
+from rayka.storage.format.order import PositionedHeader
 from rayka.storage.format.records import HEADER_KEY_ERRORS, Headers, record_bytes
 from rayka.types import TimestampType, TopicPartition
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from rayka.client.compiled import Compiled
 from rayka.client.consumer.sequence import ConsumerRecords, MadeRecords, RecordSource
@@ -25,6 +25,7 @@ from rayka.storage.format.batch import (
     iter_headers,
 )
 from rayka.storage.format.isolation import iter_visible
+from rayka.storage.format.order import PositionedHeader, in_order
 from rayka.storage.format.records import (
     Record,
     build_batch,
@@ -37,8 +38,6 @@ from rayka.storage.format.records import (
 )
 from rayka.storage.format.varint import continue_unsigned
 from rayka.types import AbortedTransaction, TimestampType, TopicPartition
-
-PositionedHeader: TypeAlias = tuple[int, BatchHeader]
 
 _NULL = 1
 _TWO_BYTES = 0x3FFF
@@ -295,26 +294,15 @@ def _leading_headers(
     """Those of the batches before one whose frame is broken, or whose offsets are not in order or behind the end: the
     next fetch begins with it. Raises for the first.
 
-    CRCs do not cover the offset of a batch. If it is damaged, either of two batches that are not in order may be wrong.
     What a reader leaves out, control batches and those of the producers that are `aborting`, must be intact: else they
     may be records of others; with `must_check` all must be. None: nobody checks CRCs.
     """
     headers: list[PositionedHeader] = []
-    least_offset = fetch_offset
     try:
-        for positioned in iter_headers(data):
-            header = positioned[1]
-            if (header.base_offset if headers else header.next_offset - 1) < least_offset:
-                wrong = headers.pop()[1] if headers else header
-                raise corrupt_batch(wrong, f"is not in order: offset {least_offset} is expected")
-            if header.last_offset_delta < 0:
-                raise corrupt_batch(header, f"ends at offset {header.last_offset}")
-            if header.next_offset > end_offset:
-                raise corrupt_batch(header, f"is not in order: its partition ends at offset {end_offset}")
-            if aborting is not None and (must_check or _may_be_left_out(header, aborting)):
+        for positioned in in_order(iter_headers(data), fetch_offset, end_offset):
+            if aborting is not None and (must_check or _may_be_left_out(positioned[1], aborting)):
                 ensure_intact(data, *positioned)
             headers.append(positioned)
-            least_offset = header.next_offset
     except RaykaError:
         if not headers:
             raise

@@ -30,12 +30,12 @@ from rayka.storage.format.batch import (
     BatchHeader,
     Buffer,
 )
+from rayka.storage.format.order import PositionedHeader
 from rayka.storage.format.records import MIN_RECORD_SIZE, record_bytes
 
 _MAX_PLAIN_CHUNK = 1 << 20
 _MAX_JOINED_CHUNK = 1 << 19
 
-PositionedHeader = tuple[int, BatchHeader]
 _Batch = TypeVar("_Batch")
 
 

@@ -35,7 +35,7 @@ from rayka.storage.columns.build import (
     TopicColumn,
     ValueColumn,
 )
-from rayka.storage.columns.chunks import PositionedHeader, Room, chunks, locate_records
+from rayka.storage.columns.chunks import Room, chunks, locate_records
 from rayka.storage.columns.decode import Longs
 from rayka.storage.columns.plain import NOT_READ, PIECE_COLUMNS
 from rayka.storage.columns.plain_reader import PiecesFill, PiecesRead, PlainReader
@@ -49,6 +49,7 @@ from rayka.storage.format.batch import (
     iter_headers,
 )
 from rayka.storage.format.isolation import iter_visible
+from rayka.storage.format.order import PositionedHeader
 from rayka.storage.format.records import MIN_RECORD_SIZE
 from rayka.types import AbortedTransaction
 

@@ -152,7 +152,7 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
     end = len(buffer)
     while position + RECORD_BATCH_OVERHEAD <= end:
         header = read_header(buffer, position)
-        _check_frame(position, header)
+        check_frame(position, header)
         next_position = position + LOG_OVERHEAD + header.batch_length
         if next_position > end:
             return
@@ -178,7 +178,7 @@ def ensure_intact(buffer: Buffer, position: int, header: BatchHeader) -> None:
     """
     length = header.batch_length
     if header.magic != MAGIC or length < MIN_BATCH_LENGTH:
-        _check_frame(position, header)
+        check_frame(position, header)
     end = position + LOG_OVERHEAD + length
     if end > len(buffer):
         raise _corrupt(position, f"has {len(buffer) - position} of its {header.size_in_bytes} bytes")
@@ -277,7 +277,8 @@ def _crc(buffer: Buffer, position: int, end: int) -> int:
         return crc32c(covered, gil_release_mode=_KEEP_GIL if len(covered) <= _BRIEF_BYTES else _MAY_RELEASE_GIL)
 
 
-def _check_frame(position: int, header: BatchHeader) -> None:
+def check_frame(position: int, header: BatchHeader) -> None:
+    """Raises CORRUPT_MESSAGE at an impossible length and UNSUPPORTED_FOR_MESSAGE_FORMAT at another magic."""
     if header.magic != MAGIC:
         if header.magic in (0, 1):
             raise RaykaError(

@@ -582,6 +582,29 @@ def test_a_damaged_record_becomes_a_dead_letter_without_its_value(tmp_path: Path
     check(tmp_path, body, errors_deadletterqueue_auto_create_topics_enable="true")
 
 
+@pytest.mark.parametrize(
+    "damage", [(8, b"\0\0\0\0"), (8, b"\0\x10"), (0, b"\0\0\1")], ids=["length", "too long", "offset"]
+)
+def test_nothing_is_acquired_or_archived_from_a_damaged_batch_on(tmp_path: Path, damage: tuple[int, bytes]) -> None:
+    """What is acquired behind it can't be found by a reader; a gap before it may be there only by the damage."""
+
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        for _ in range(3):
+            append(broker, "t", 1)
+        found = broker.partitions.replicas.get(TopicPartition("t", 0)).log.read(1, 1, 3)
+        assert isinstance(found, FileSlice)
+        with open(found.path, "r+b") as file:
+            file.seek(found.position + damage[0])
+            file.write(damage[1])
+        member = Member(client, broker)
+        assert records_of(await member.fetch()) == [(0, 0, 1)]
+        ((partition,),) = [one.partitions for one in (await member.fetch((0, 0, ACCEPT))).responses]
+        assert partition.error_code.value == ErrorCode.CORRUPT_MESSAGE
+        await until(lambda: start_offset(broker) == 1)
+
+    check(tmp_path, body)
+
+
 def test_dead_letters_wait_for_a_topic_that_allows_them_also_under_another_leader(tmp_path: Path) -> None:
     async def body(client: WireClient, broker: LocalBroker) -> None:
         await configure(broker, "g", errors_deadletterqueue_topic_name="dlq.t")

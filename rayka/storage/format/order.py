@@ -1,0 +1,43 @@
+"""The order of the batches of a log, by which a damaged offset is noticed: CRCs do not cover the offset of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import inf
+
+from rayka.errors import RaykaError
+from rayka.storage.format.batch import BatchHeader
+from rayka.storage.format.records import corrupt_batch
+
+PositionedHeader = tuple[int, BatchHeader]
+
+
+def in_order(
+    batches: Iterable[PositionedHeader], first_offset: int, end_offset: float = inf
+) -> Iterator[PositionedHeader]:
+    """Pass on batches that were read from `first_offset` on, while they are in order and end before `end_offset`.
+
+    Raises CORRUPT_MESSAGE behind the last of them, and what `batches` raises. If two batches are not in order, either
+    may have the wrong offset, so neither is passed on. For that a batch is passed on when the next one has been read.
+    """
+    last: PositionedHeader | None = None
+    least_offset = first_offset
+    try:
+        for batch in batches:
+            header = batch[1]
+            if (header.next_offset - 1 if last is None else header.base_offset) < least_offset:
+                wrong, last = last or batch, None
+                raise corrupt_batch(wrong[1], f"is not in order: offset {least_offset} is expected")
+            if header.last_offset_delta < 0:
+                raise corrupt_batch(header, f"ends at offset {header.last_offset}")
+            if header.next_offset > end_offset:
+                raise corrupt_batch(header, f"is not in order: its partition ends at offset {end_offset}")
+            if last is not None:
+                yield last
+            last, least_offset = batch, header.next_offset
+    except RaykaError:
+        if last is not None:
+            yield last
+        raise
+    if last is not None:
+        yield last
