@@ -24,9 +24,9 @@ class ShareConsumer(Shell[AsyncShareConsumer], Closing):
     close = blocking_close(AsyncShareConsumer.close)
 
     def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
-        """See `AsyncShareConsumer.poll`. An interrupt (Ctrl-C) during the poll gives the records back."""
+        """See `AsyncShareConsumer.poll`. After an interrupt (Ctrl-C) the next poll returns the records."""
         self._core.end_last_poll()
-        return self._core.give(self._loop.run(self._core.poll_more(timeout_ms)))
+        return self._core.give(self._loop.run(self._core.arrived(timeout_ms)))
 
     def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
         """See `AsyncShareConsumer.acknowledge`."""

@@ -8,16 +8,15 @@ no reasons of rejected ones. They reach the leader because this consumer talks t
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypedDict, TypeVar
 
-from rayka.client.consumer.offsets import may_pass
 from rayka.client.group.subscription import subscription_of
 from rayka.client.loop import AsyncClosing, at_home
+from rayka.client.share.arrivals import Arrivals
 from rayka.client.share.held_records import ACCEPTED, Acknowledgements, HeldRecords
 from rayka.client.share.leaders import RENEWED, MemberLeaders, Results
 from rayka.client.share.member import ShareConsumerMember
@@ -25,7 +24,6 @@ from rayka.client.share.processing import RETRIABLE, Retriable, processing
 from rayka.client.share.records import (
     RecordAcknowledgement,
     ShareRecord,
-    acquired_records,
     rejection_headers,
 )
 from rayka.config.shares import MAX_RETRY_DELAY_MS
@@ -34,14 +32,10 @@ from rayka.gateway.ports import Broker
 from rayka.share.acknowledge import GROUP_BACKOFF
 from rayka.share.config import AcquireMode
 from rayka.share.record_state import AcknowledgeType
-from rayka.share.requests import ShareFetchResult
-from rayka.storage.segments.reader import SegmentReader
-from rayka.types import FileSlice, TopicIdPartition, TopicPartition
+from rayka.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_WAIT_S: Final = 0.5
-_RETRY_S: Final = 0.1
 _MODES: Final = ("implicit", "explicit")
 _ACQUIRE_MODES: Final = tuple(mode.name.lower() for mode in AcquireMode)
 
@@ -81,7 +75,6 @@ class AsyncShareConsumer(AsyncClosing):
     ) -> None:
         _check("acknowledgement_mode", acknowledgement_mode, _MODES)
         _check("acquire_mode", acquire_mode, _ACQUIRE_MODES)
-        self._broker = broker
         self._is_implicit = acknowledgement_mode == "implicit"
         self._max_poll_records = max_poll_records
         self._is_limited = AcquireMode[acquire_mode.upper()] is AcquireMode.RECORD_LIMIT
@@ -94,36 +87,57 @@ class AsyncShareConsumer(AsyncClosing):
             broker.share_leaders, group_id, self._member.member_id, AcquireMode[acquire_mode.upper()], max_poll_records
         )
         self.home = asyncio.get_running_loop()
-        self._reader = SegmentReader()
         self._held = HeldRecords()
         self._requests: set[asyncio.Task[Any]] = set()
-        self._fetching: asyncio.Task[list[ShareRecord]] | None = None
+        self._arrivals = Arrivals(self._leaders, self._member, self._held, self._start)
         self._is_closed = False
 
     async def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
         """Return records to process; an empty list if none arrives within `timeout_ms`.
 
+        A leader that does not answer delays it by at most a second more. Records that arrive later, or when the poll
+        was cancelled, are returned by the next poll, if half of their lock is left.
+
         Raises INVALID_REQUEST after `close`, and in explicit mode while records of the last poll are not acknowledged.
-        Also raises the error that ended the membership, and an error of a partition that is not temporary.
+        Also raises the error that ended the membership, and an error of a partition that is not temporary. Raises
+        CORRUPT_MESSAGE once for damaged records, which it has rejected; the next poll continues behind them.
         """
         self.end_last_poll()
-        return self.give(await self.poll_more(timeout_ms))
+        return self.give(await self.arrived(timeout_ms))
+
+    @at_home
+    async def arrived(self, timeout_ms: float) -> list[ShareRecord]:
+        """The records of the next poll. Until `give` has them, the next call returns them again."""
+        records = await self._await_records(timeout_ms, self._max_poll_records)
+        damage = self._arrivals.damage
+        if damage is not None and not records:
+            self._arrivals.damage = None
+            raise damage
+        return records
 
     @at_home
     async def poll_more(self, timeout_ms: float, max_records: int | None = None) -> list[ShareRecord]:
         """As `poll`, for a program that holds records of earlier polls, and continues to hold them.
 
-        With `acquire_mode` `record_limit` there are no more than `max_records`.
+        Damaged records are rejected without an error. With `acquire_mode` `record_limit` there are no more than
+        `max_records`.
         """
-        until = self.home.time() + timeout_ms / 1000
+        records = await self._await_records(timeout_ms, max_records or self._max_poll_records)
+        self._arrivals.records, self._arrivals.damage = (), None
+        return records
+
+    async def _await_records(self, timeout_ms: float, max_records: int) -> list[ShareRecord]:
+        arrivals = self._arrivals
+        until_s = self.home.time() + timeout_ms / 1000
         while True:
             self._require_open()
             if self._member.error is not None:
                 raise self._member.error
-            left_s = max(0.0, until - self.home.time())
-            records = await self._fetched(min(left_s, _LONGEST_WAIT_S), max_records or self._max_poll_records)
-            if records or self.home.time() >= until:
-                return records
+            await arrivals.wait(until_s, max_records)
+            self._require_open()  # It was perhaps `close` that ended the fetch.
+            await arrivals.give_back_surplus(max_records if self._is_limited else None)
+            if arrivals.records or arrivals.damage or self.home.time() >= until_s:
+                return list(arrivals.records)
 
     @property
     def lock_duration_ms(self) -> int:
@@ -136,38 +150,15 @@ class AsyncShareConsumer(AsyncClosing):
         return bool(self._member.assignment)
 
     def give(self, records: list[ShareRecord]) -> list[ShareRecord]:
-        """Return the records of a poll to the program, which has to acknowledge them."""
-        self._held.give(records)
+        """Return the records that have arrived to the program, which has to acknowledge them."""
+        if records:  # Without, a fetch may be under way. Between these two lines no signal handler runs.
+            self._held.given = records
+            self._arrivals.records = ()
         return records
 
     def end_last_poll(self) -> None:
-        """Accept what the program was given, and release what came when its poll had been cancelled."""
+        """Accept what the program was given."""
         self._held.end_poll(is_implicit=self._is_implicit)
-
-    async def _fetched(self, wait_s: float, max_records: int) -> list[ShareRecord]:
-        """The records of a fetch, which continues when its poll is cancelled: then the next poll takes it up."""
-        if self._fetching is None:
-            self._fetching = self._start(self._fetch(wait_s, max_records))
-        fetching = self._fetching
-        try:
-            await asyncio.wait([fetching])
-        finally:
-            if fetching.done():
-                self._fetching = None
-        self._require_open()  # It was perhaps `close` that ended the fetch.
-        records = [one for one in fetching.result() if self.holds(one)]  # The next poll may have released them before.
-        if self._is_limited and len(records) > max_records:  # A poll that was cancelled asked for more.
-            self._give_back(records[max_records:])
-            return records[:max_records]
-        return records
-
-    def _give_back(self, records: Sequence[ShareRecord]) -> None:
-        """Give back records that the program does not get: that is not a delivery."""
-        offsets: dict[TopicIdPartition, list[tuple[int, int]]] = defaultdict(list)
-        for record in records:
-            self._held.remove(record)
-            offsets[record.topic_id_partition].append((record.offset, record.offset))
-        self._start(self._leaders.give_back(offsets))
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -178,48 +169,6 @@ class AsyncShareConsumer(AsyncClosing):
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
         return task
-
-    async def _fetch(self, wait_s: float, max_records: int) -> list[ShareRecord]:
-        assigned = [TopicIdPartition(topic_id, one) for one, topic_id in self._member.assignment.items()]
-        if not assigned:
-            await self._await_assignment(wait_s)
-            return []
-        await self._leaders.send_refused()
-        results = await self._leaders.fetch(assigned, self._held.take_acknowledgements(), wait_s, max_records)
-        records = [record for partition, result in results.items() for record in self._records(partition, result)]
-        if not records:
-            await self._raise_or_pause(results, wait_s)
-        return records
-
-    async def _raise_or_pause(self, results: Mapping[TopicIdPartition, ShareFetchResult], wait_s: float) -> None:
-        """Raise the first permanent error. Pause after temporary ones, because leaders answer with them at once."""
-        errors = [(partition, result) for partition, result in results.items() if result.error]
-        for partition, result in errors:
-            code = ErrorCode(result.error)
-            if not may_pass(code):
-                raise RaykaError(code, f"{partition}: {result.error_message or code.name}")
-        if errors:
-            await asyncio.sleep(min(wait_s, _RETRY_S))
-
-    async def _await_assignment(self, wait_s: float) -> None:
-        self._member.changed.clear()
-        try:
-            await asyncio.wait_for(self._member.changed.wait(), wait_s)
-        except TimeoutError:
-            return
-
-    def _records(self, partition: TopicIdPartition, result: ShareFetchResult) -> list[ShareRecord]:
-        """The records of one partition. Acquired offsets that hold none are acknowledged as gaps."""
-        if not result.acquired or result.records is None:
-            return []
-        data = self._reader.read(result.records) if isinstance(result.records, FileSlice) else result.records
-        records = list(acquired_records(partition, data, result.acquired))
-        found = {record.offset for record in records}
-        acquired = itertools.chain.from_iterable(range(first, last + 1) for first, last in result.acquired_offsets)
-        self._held.add_gaps(partition, (offset for offset in acquired if offset not in found))
-        self._leaders.forget_refused(partition, found)
-        self._held.add(partition, found)
-        return records
 
     def acknowledge(
         self, record: ShareRecord, kind: AcknowledgeType | RecordAcknowledgement = AcknowledgeType.ACCEPT
@@ -294,9 +243,17 @@ class AsyncShareConsumer(AsyncClosing):
 
     @at_home
     async def _commit(self, acknowledgements: Acknowledgements) -> CommitResults:
-        kept = _errors(await asyncio.shield(self._start(self._leaders.send_refused())))
-        new = await self._acknowledge(acknowledgements)
+        """A caller that is cancelled, or interrupted, does not cancel it: it has taken the acknowledgements."""
+        return await asyncio.shield(self._start(self._commit_all(acknowledgements)))
+
+    async def _commit_all(self, acknowledgements: Acknowledgements) -> CommitResults:
+        kept, new = await asyncio.gather(self._commit_earlier(), self._acknowledge(acknowledgements))
         return {partition: new.get(partition) or kept.get(partition) for partition in kept | new}
+
+    async def _commit_earlier(self) -> CommitResults:
+        """Send what fetches could not deliver, when the present one has delivered its own."""
+        await self._arrivals.acknowledged()
+        return _errors(await self._leaders.send_refused())
 
     async def acknowledge_records(
         self, acknowledged: Sequence[tuple[ShareRecord, RecordAcknowledgement]]
@@ -340,8 +297,7 @@ class AsyncShareConsumer(AsyncClosing):
         if self._is_closed:
             return
         self._is_closed = True
-        if self._fetching is not None:
-            self._fetching.cancel()
+        self._arrivals.close()
         try:
             await asyncio.gather(*self._requests, return_exceptions=True)
             await self._commit(self._held.take_acknowledgements())

@@ -6,20 +6,17 @@ Both are kept by topic id: when a topic is deleted and another gets its name, th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
 from rayka.errors import ErrorCode, RaykaError
-from rayka.share.acknowledge import GROUP_BACKOFF
 from rayka.share.record_state import AcknowledgeType
 from rayka.types import TopicIdPartition
 
 ACCEPTED: Final = RecordAcknowledgement(AcknowledgeType.ACCEPT)
-_GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
-_RELEASED: Final = RecordAcknowledgement(AcknowledgeType.RELEASE, GROUP_BACKOFF)
 
 Acknowledgements = dict[TopicIdPartition, dict[int, RecordAcknowledgement]]
 """Acknowledgements by partition and offset."""
@@ -33,8 +30,9 @@ class HeldRecords:
     """
 
     def __init__(self) -> None:
+        self.given: Sequence[ShareRecord] = ()
+        """The records of the last poll. The program has to acknowledge them."""
         self._unacknowledged: Offsets = defaultdict(set)
-        self._given: Offsets = defaultdict(set)
         self._acknowledgements: Acknowledgements = defaultdict(dict)
 
     def __contains__(self, record: ShareRecord) -> bool:
@@ -44,20 +42,14 @@ class HeldRecords:
         """These were acquired."""
         self._unacknowledged[partition].update(offsets)
 
-    def add_gaps(self, partition: TopicIdPartition, offsets: Iterable[int]) -> None:
-        """These were acquired, and there are no records."""
-        gaps = dict.fromkeys(offsets, _GAP)
-        if gaps:
-            self._acknowledgements[partition].update(gaps)
+    def leave_out(self, partition: TopicIdPartition, acknowledgements: Mapping[int, RecordAcknowledgement]) -> None:
+        """These were acquired, and the program does not get them."""
+        if acknowledgements:
+            self._acknowledgements[partition].update(acknowledgements)
 
     def remove(self, record: ShareRecord) -> None:
         """It is not held any more."""
         self._unacknowledged[record.topic_id_partition].discard(record.offset)
-
-    def give(self, records: Iterable[ShareRecord]) -> None:
-        """The program gets them, and has to acknowledge them."""
-        for partition, of_partition in groupby(records, attrgetter("topic_id_partition")):
-            self._given[partition].update(record.offset for record in of_partition)
 
     def acknowledge(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> None:
         """Raises INVALID_RECORD_STATE for a record that is not held."""
@@ -72,20 +64,21 @@ class HeldRecords:
         self._acknowledgements[partition][offset] = acknowledgement
 
     def end_poll(self, *, is_implicit: bool) -> None:
-        """Accept what the program was given, and release what came when its poll had been cancelled.
+        """Accept what the program was given.
 
-        Raises INVALID_REQUEST unless `is_implicit` if the program has not acknowledged all that it was given.
+        Raises INVALID_REQUEST unless `is_implicit` if the program has not acknowledged all of it.
         """
-        given, held = self._given, [(each, {*offsets}) for each, offsets in [*self._unacknowledged.items()] if offsets]
-        if not is_implicit and (count := sum(len(offsets & given[each]) for each, offsets in held)):
+        left = [
+            (partition, self._unacknowledged[partition] & {record.offset for record in of_partition})
+            for partition, of_partition in groupby(self.given, attrgetter("topic_id_partition"))
+        ]
+        if not is_implicit and (count := sum(len(offsets) for _, offsets in left)):
             reason = f"Acknowledge each record before the next poll: {count} are not acknowledged"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
-        for partition, offsets in held:
-            accepted = dict.fromkeys(offsets & given[partition], ACCEPTED)
-            released = dict.fromkeys(offsets - given[partition], _RELEASED)
-            self._acknowledgements[partition].update({**accepted, **released})
-            self._unacknowledged[partition] -= offsets  # the other thread may have added to it meanwhile
-        self._given = defaultdict(set)
+        for partition, offsets in left:
+            self._acknowledgements[partition].update(dict.fromkeys(offsets, ACCEPTED))
+            self._unacknowledged[partition] -= offsets  # the other thread may add to it meanwhile
+        self.given = ()
 
     def take_acknowledgements(self) -> Acknowledgements:
         """Those that were not sent yet."""

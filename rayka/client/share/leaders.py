@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from rayka.client.share.held_records import Acknowledgements
 from rayka.client.share.records import RecordAcknowledgement, acknowledgement_batches
@@ -20,9 +20,18 @@ from rayka.types import TopicIdPartition, TopicPartition
 logger = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 50 << 20
+_LOCK_S: Final = 30.0
+"""Of a group whose lock duration is not known yet: Kafka's default."""
 RENEWED: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 
 Results = dict[TopicIdPartition, ShareFetchResult]
+
+
+class Refused(NamedTuple):
+    """Acknowledgements to be sent again, until the locks of their records have expired, by the loop's clock."""
+
+    acknowledgements: Acknowledgements
+    until_s: float
 
 
 class MemberLeaders:
@@ -42,8 +51,9 @@ class MemberLeaders:
         self._acquire_mode = acquire_mode
         self._batch_size = batch_size
         self._fetched: set[TopicPartition] = set()
-        self._refused: deque[Acknowledgements] = deque()
+        self._refused: deque[Refused] = deque()
         self._resending = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
 
     async def fetch(
         self,
@@ -54,7 +64,17 @@ class MemberLeaders:
     ) -> Results:
         """Acknowledge, and fetch. What is refused for now, or not answered, is kept."""
         self._fetched |= {partition.topic_partition for partition in fetched}
-        refused = acknowledgements
+        until_s = self._loop.time() + (self.lock_duration_ms / 1000 or _LOCK_S)
+        return await self._ask_and_keep(Refused(acknowledgements, until_s), fetched, wait_s, max_records)
+
+    async def _ask_and_keep(
+        self,
+        sent: Refused,
+        fetched: Collection[TopicIdPartition] = (),
+        wait_s: float = 0.0,
+        max_records: int = 0,
+    ) -> Results:
+        refused = acknowledgements = sent.acknowledgements
         try:
             results = await self._ask(fetched, acknowledgements, wait_s, max_records)
             refused = {
@@ -64,27 +84,38 @@ class MemberLeaders:
             }
         finally:
             if refused:
-                self._refused.append(refused)
+                self._refused.append(sent._replace(acknowledgements=refused))
         return results
 
     async def acknowledge(self, acknowledgements: Acknowledgements) -> Results:
         """Acknowledge. Nothing is kept: the caller is told what is refused."""
         return await self._ask((), acknowledgements)
 
+    @property
+    def has_refused(self) -> bool:
+        """Whether there is something for `send_refused` to send."""
+        return bool(self._refused)
+
     async def send_refused(self) -> Results:
-        """Send again what was kept; of several results of a partition, one with an error."""
+        """Send again what was kept; of several results of a partition, one with an error.
+
+        INVALID_RECORD_STATE: the leader was not reached before the locks expired, or the topic is deleted.
+        """
         found: Results = {}
         async with self._resending:
             for _ in range(len(self._refused)):
-                results = await self.fetch((), self._refused.popleft())
+                refused = self._refused.popleft()
+                is_late = self._loop.time() >= refused.until_s
+                results = _expired(refused.acknowledgements) if is_late else await self._ask_and_keep(refused)
                 found |= {one: each for one, each in results.items() if each.acknowledge_error or one not in found}
         return found
 
     def forget_refused(self, partition: TopicIdPartition, offsets: Iterable[int]) -> None:
         """The offsets are delivered again, so what was said of them before no longer counts."""
         for refused in self._refused:
-            for offset in refused.get(partition, {}).keys() & set(offsets):
-                del refused[partition][offset]
+            of_partition = refused.acknowledgements.get(partition, {})
+            for offset in of_partition.keys() & set(offsets):
+                del of_partition[offset]
 
     async def give_back(self, offsets: Mapping[TopicIdPartition, Sequence[tuple[int, int]]]) -> None:
         """Give back records, as pairs of a first and a last offset."""
@@ -131,3 +162,13 @@ class MemberLeaders:
             if result.acknowledge_error:
                 logger.warning("%s: not acknowledged: %s", partition, result.acknowledge_error_message)
         return answered
+
+
+def _expired(acknowledgements: Acknowledgements) -> Results:
+    error, reason = ErrorCode.INVALID_RECORD_STATE, "the leader was not reached before the locks expired"
+    for partition in acknowledgements:
+        logger.warning("%s: not acknowledged: %s", partition, reason)
+    return {
+        partition: ShareFetchResult(acknowledge_error=error, acknowledge_error_message=reason)
+        for partition in acknowledgements
+    }

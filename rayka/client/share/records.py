@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from rayka.client.consumer.records import CompletedFetch
 from rayka.client.settings import ConsumerConfig
+from rayka.errors import ErrorCode, RaykaError
 from rayka.share.acknowledge import GROUP_BACKOFF, AcknowledgementBatch
 from rayka.share.acquire import AcquiredRecords
 from rayka.share.in_flight import Headers
@@ -49,12 +50,25 @@ class ShareRecord(NamedTuple):
         return TopicIdPartition(self.topic_id, self.topic_partition)
 
 
+class RecordAcknowledgement(NamedTuple):
+    """What a program says of one record. `type` is the number of an `AcknowledgeType`."""
+
+    type: int
+    delay_ms: int = GROUP_BACKOFF
+    headers: Headers = ()
+
+
 def acquired_records(
     topic_id_partition: TopicIdPartition, data: bytes, acquired: Sequence[AcquiredRecords]
 ) -> Iterator[ShareRecord]:
-    """The acquired records among those of whole batches. Raises CORRUPT_MESSAGE."""
+    """The acquired records, from whole batches up to the last of them. Raises CORRUPT_MESSAGE."""
+    if not acquired:
+        return
     topic_id, topic_partition = topic_id_partition
     fetch = CompletedFetch(topic_partition, acquired[0].first_offset, data, None, _ANY_RECORDS)
+    if fetch.size < len(data) or fetch.next_offset <= acquired[-1].last_offset:
+        reason = f"{topic_partition} has no record batch for offset {fetch.next_offset}"
+        raise RaykaError(ErrorCode.CORRUPT_MESSAGE, reason)
     new = tuple.__new__
     while records := fetch.take(len(data)):
         for first_offset, last_offset, delivery_count in acquired:
@@ -63,14 +77,6 @@ def acquired_records(
             ):
                 fields = topic, partition, offset, timestamp, key, value, headers, delivery_count, topic_id
                 yield new(ShareRecord, fields)
-
-
-class RecordAcknowledgement(NamedTuple):
-    """What a program says of one record. `type` is the number of an `AcknowledgeType`."""
-
-    type: int
-    delay_ms: int = GROUP_BACKOFF
-    headers: Headers = ()
 
 
 def acknowledgement_batches(acknowledgements: Mapping[int, RecordAcknowledgement]) -> tuple[AcknowledgementBatch, ...]:

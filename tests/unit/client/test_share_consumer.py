@@ -89,7 +89,7 @@ def test_records_that_came_when_their_poll_was_cancelled_are_delivered_again(clu
         async with cluster.async_share_consumer("workers", ["tasks"], acknowledgement_mode=mode) as consumer:
             cancelled = asyncio.ensure_future(consumer.poll(timeout_ms=30_000))
             await asyncio.sleep(0)
-            wait_until(lambda: consumer._held, 60, "records have come")  # and this loop has not heard of it
+            wait_until(lambda: consumer._arrivals.records, 60, "records have come")  # and this loop has not heard of it
             cancelled.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await cancelled
@@ -112,7 +112,7 @@ def test_records_that_came_when_their_poll_was_interrupted_are_delivered_again(c
             consumer.poll(timeout_ms=30_000)
         taken = take(consumer, 3, ACCEPT)
     assert sorted(record.value or b"" for record in taken) == values
-    assert {record.delivery_count for record in taken} == {2}
+    assert {record.delivery_count for record in taken} == {1}
 
 
 def test_a_poll_that_waits_hears_that_the_consumer_was_closed(cluster: Cluster) -> None:
@@ -120,7 +120,7 @@ def test_a_poll_that_waits_hears_that_the_consumer_was_closed(cluster: Cluster) 
         consumer = cluster.async_share_consumer("workers", ["tasks"])
         polling = asyncio.ensure_future(consumer.poll(timeout_ms=30_000))
         await asyncio.sleep(0)
-        wait_until(lambda: consumer._fetching is not None, 60, "it waits for records")
+        wait_until(lambda: consumer._arrivals.is_fetching, 60, "it waits for records")
         await consumer.close()
         with pytest.raises(RaykaError, match="closed"):
             await polling
@@ -269,6 +269,106 @@ def test_acknowledgements_of_a_cancelled_poll_are_sent(cluster: Cluster, leaders
 
     asyncio.run(asyncio.wait_for(main(), 60))
     assert count_in_flight(cluster) == 0
+
+
+def test_a_poll_does_not_wait_for_a_leader_that_stands_still_and_the_next_one_has_its_records(
+    cluster: Cluster, leaders: AwayLeaders
+) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, 3)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+        wait_until(lambda: consumer._core.is_assigned, 60, "it has its partition")
+        while consumer._core._arrivals.is_fetching:  # one that began before that
+            assert consumer.poll() == []
+        leaders.gate.clear()
+        begin = time.monotonic()
+        assert [consumer.poll(timeout_ms=100) for _ in range(2)] == [[], []]
+        assert time.monotonic() - begin < 20
+        cluster._connection.loop.call_soon(leaders.gate.set)
+        assert [record.delivery_count for record in take(consumer, 3, ACCEPT)] == [1, 1, 1]
+
+
+def test_a_commit_waits_for_the_acknowledgements_that_a_poll_did_not_wait_for(
+    cluster: Cluster, leaders: AwayLeaders
+) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, 2)
+    one_by_one = {"max_poll_records": 1, "acquire_mode": "record_limit"}
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit", **one_by_one) as consumer:
+        take(consumer, 1, ACCEPT)
+        leaders.gate.clear()
+        assert consumer.poll() == []
+        committed = consumer.commit_async()
+        with pytest.raises(TimeoutError):
+            committed.result(timeout=0.2)
+        cluster._connection.loop.call_soon(leaders.gate.set)
+        committed.result(timeout=60)
+        assert count_in_flight(cluster) == 1
+
+
+def test_an_interrupted_commit_sends_its_acknowledgements(cluster: Cluster, leaders: AwayLeaders) -> None:
+    """Also while it waits for acknowledgements of earlier polls."""
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, 2)
+
+    async def main() -> None:
+        one_by_one = {"max_poll_records": 1, "acquire_mode": "record_limit", "acknowledgement_mode": "explicit"}
+        async with cluster.async_share_consumer("workers", ["tasks"], **one_by_one) as consumer:
+            while not (records := await consumer.poll(timeout_ms=500)):
+                pass
+            consumer.accept(records[0])
+            leaders.is_away = True
+            assert await consumer.poll() == []
+            leaders.is_away = False
+            while not (records := await consumer.poll(timeout_ms=500)):
+                pass
+            consumer.accept(records[0])
+            await cancel_under_way(consumer.commit(), cluster, leaders)
+            await asyncio.to_thread(wait_until, lambda: count_in_flight(cluster) == 0, 60, "all are accepted")
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_acknowledgements_that_no_leader_takes_are_given_up_when_the_locks_have_expired(
+    cluster: Cluster, leaders: AwayLeaders
+) -> None:
+    """As those of a topic that was deleted."""
+    write(cluster, 1)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+        take(consumer, 1, ACCEPT)
+        leaders.away, leaders.is_away = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True
+        errors: list[ErrorCode] = []
+
+        def is_given_up() -> bool:
+            errors.extend(error.code for error in consumer.commit().values() if error is not None)
+            return not consumer._core._leaders.has_refused
+
+        assert consumer.poll() == []
+        wait_until(is_given_up, 60, "they are given up")
+        assert errors[-1] is ErrorCode.INVALID_RECORD_STATE
+        assert {*errors[:-1]} <= {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_records_that_arrived_long_before_the_next_poll_are_given_back(cluster: Cluster, leaders: AwayLeaders) -> None:
+    """Their locks may expire before the program has processed them; another consumer gets them for the first time."""
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, 3)
+
+    async def main() -> list[int]:
+        async with cluster.async_share_consumer("workers", ["tasks"]) as consumer:
+            while not consumer.is_assigned:
+                await consumer.poll_more(timeout_ms=0)
+            await cancel_under_way(consumer.poll(timeout_ms=30_000), cluster, leaders)
+            wait_until(lambda: consumer._arrivals.records, 60, "records have come")
+            consumer._arrivals._since_s -= 15
+            assert await consumer.poll() == []
+            return await asyncio.to_thread(others)
+
+    def others() -> list[int]:
+        with cluster.share_consumer("workers", ["tasks"]) as other:
+            return [record.delivery_count for record in take(other, 3)]
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == [1, 1, 1]
 
 
 def count_in_flight(cluster: Cluster) -> int:

@@ -171,7 +171,7 @@ def test_leases_that_a_new_leader_never_gave_do_not_lose_those_that_it_gave(
         workers = [Accepting()]
         pool = await pool_of(cluster, workers, 2)
         pool._ahead.records = 0
-        await until(lambda: pool._consumer._fetching is None)  # it has no room for more
+        await until(lambda: not pool._consumer._arrivals.is_fetching)  # it has no room for more
         pool._feeder.cancel()
         leaders.partitions.released(FIRST)
         member_id = pool._consumer._member.member_id

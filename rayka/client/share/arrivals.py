@@ -1,0 +1,179 @@
+"""The records of a share consumer on their way to the program.
+
+A fetch continues when its poll ends before it: acquired records would stay locked if nobody took the answer. Records
+arrive here, and stay until a poll has returned them. Those that are left when half of their lock is over, or that are
+more than the poll asked for, are given back, which does not count as a delivery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final
+
+from rayka.client.consumer.offsets import may_pass
+from rayka.client.share.acquired import take_records
+from rayka.client.share.held_records import Acknowledgements, HeldRecords
+from rayka.client.share.leaders import MemberLeaders, Results
+from rayka.client.share.member import ShareConsumerMember
+from rayka.client.share.records import ShareRecord
+from rayka.errors import ErrorCode, RaykaError
+from rayka.share.requests import ShareFetchResult
+from rayka.storage.segments.reader import SegmentReader
+from rayka.types import TopicIdPartition
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_WAIT_S: Final = 0.5
+_GRACE_S: Final = 1.0
+"""How long a poll waits for an answer when its time is over."""
+_RETRY_S: Final = 0.1
+
+Start = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
+
+
+class Arrivals:
+    """`start` runs a request that continues when its caller is cancelled.
+
+    records: those that have arrived, each held. Empty while a fetch is in progress.
+    damage: why records were rejected, until somebody sets it to None.
+    """
+
+    def __init__(self, leaders: MemberLeaders, member: ShareConsumerMember, held: HeldRecords, start: Start) -> None:
+        self.records: Sequence[ShareRecord] = ()
+        self.damage: RaykaError | None = None
+        self._leaders = leaders
+        self._member = member
+        self._held = held
+        self._start = start
+        self._loop = asyncio.get_running_loop()
+        self._reader = SegmentReader()
+        self._fetching: asyncio.Task[None] | None = None
+        self._is_acknowledging = False
+        self._since_s = 0.0
+        self._unread: dict[TopicIdPartition, str] = {}
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether more may arrive."""
+        return self._fetching is not None
+
+    async def wait(self, until_s: float, max_records: int) -> None:
+        """Fetch up to `max_records` unless there are records, and wait for them until `until_s`, by the loop's clock.
+
+        It also acknowledges. A leader that does not answer delays it by a second. Raises an error of a partition that
+        is not temporary.
+        """
+        if self.records:
+            return
+        acknowledgements = self._held.take_acknowledgements()
+        left_s = max(0.0, until_s - self._loop.time())
+        if self._fetching is None:
+            fetch = self._fetch(min(left_s, _LONGEST_WAIT_S), max_records, acknowledgements)
+            self._fetching = self._start(fetch)
+        elif acknowledgements:
+            self._start(self._leaders.fetch((), acknowledgements))
+        fetching = self._fetching
+        await asyncio.wait([fetching], timeout=left_s + _GRACE_S)
+        if fetching.done() and not fetching.cancelled():  # `close` cancels it
+            fetching.result()
+
+    async def give_back_surplus(self, max_records: int | None) -> None:
+        """Give back what is more than `max_records`, and all that is left of a poll that was long ago."""
+        age_s = self._loop.time() - self._since_s
+        if age_s * 2000 > self._leaders.lock_duration_ms:
+            max_records = 0  # The program needs some time to process them.
+        if max_records is None or len(self.records) <= max_records:
+            return
+        surplus, self.records = self.records[max_records:], self.records[:max_records]
+        offsets: dict[TopicIdPartition, list[tuple[int, int]]] = defaultdict(list)
+        for record in surplus:
+            self._held.remove(record)
+            offsets[record.topic_id_partition].append((record.offset, record.offset))
+        await asyncio.shield(self._start(self._leaders.give_back(offsets)))
+
+    async def acknowledged(self) -> None:
+        """Wait while a fetch sends acknowledgements."""
+        if self._is_acknowledging and self._fetching is not None:
+            await asyncio.wait([self._fetching])
+
+    def close(self) -> None:
+        """End the fetch in progress."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+
+    async def _fetch(self, wait_s: float, max_records: int, acknowledgements: Acknowledgements) -> None:
+        self._is_acknowledging = bool(acknowledgements)
+        assigned = [TopicIdPartition(topic_id, one) for one, topic_id in self._member.assignment.items()]
+        try:
+            await self._send_refused()
+            results = await self._leaders.fetch(assigned, acknowledgements, wait_s, max_records)
+            self._is_acknowledging = False
+            records = await self._take(results)
+            if not assigned:
+                await self._await_assignment(wait_s)
+            elif not records:
+                await self._raise_or_pause(results, wait_s)
+            self.records, self._since_s = records, self._loop.time()
+        finally:
+            self._fetching, self._is_acknowledging = None, False
+
+    async def _send_refused(self) -> None:
+        """A leader that does not answer keeps the records of others waiting only for a moment."""
+        if self._leaders.has_refused:
+            sending = self._start(self._leaders.send_refused())
+            await asyncio.wait([sending], timeout=_GRACE_S)
+            if sending.done():
+                sending.result()
+
+    async def _take(self, results: Results) -> list[ShareRecord]:
+        """The records of answers. What can't be read now is given back, and its error takes the place of the answer."""
+        taken: list[ShareRecord] = []
+        unread: dict[TopicIdPartition, Sequence[tuple[int, int]]] = {}
+        for partition, result in results.items():
+            if not result.acquired:
+                continue
+            records, acknowledgements, unread_offsets, error, damage = take_records(self._reader, partition, result)
+            offsets = {record.offset for record in records}
+            self._leaders.forget_refused(partition, offsets)
+            self._leaders.forget_refused(partition, acknowledgements)
+            self._held.leave_out(partition, acknowledgements)
+            self._held.add(partition, offsets)
+            taken += records
+            if damage is not None:
+                logger.warning("group %s does not process damaged records: %s", self._member.group_id, damage)
+                self.damage = self.damage or damage
+            if error is None:
+                self._unread.pop(partition, None)
+            else:
+                unread[partition] = unread_offsets
+                results[partition] = ShareFetchResult(error.code, error.message)
+                self._warn(partition, error)
+        if unread:
+            await self._leaders.give_back(unread)
+        return taken
+
+    def _warn(self, partition: TopicIdPartition, error: RaykaError) -> None:
+        """Once: it will be tried again and again."""
+        if self._unread.get(partition) != error.message:
+            self._unread[partition] = error.message
+            logger.warning("group %s gives back records that can't be read: %s", self._member.group_id, error)
+
+    async def _await_assignment(self, wait_s: float) -> None:
+        self._member.changed.clear()
+        try:
+            await asyncio.wait_for(self._member.changed.wait(), wait_s)
+        except TimeoutError:
+            return
+
+    async def _raise_or_pause(self, results: Mapping[TopicIdPartition, ShareFetchResult], wait_s: float) -> None:
+        """Raise the first permanent error. Pause after temporary ones, because leaders answer with them at once."""
+        errors = [(partition, result) for partition, result in results.items() if result.error]
+        for partition, result in errors:
+            code = ErrorCode(result.error)
+            if not may_pass(code):
+                raise RaykaError(code, f"{partition}: {result.error_message or code.name}")
+        if errors:
+            await asyncio.sleep(min(wait_s, _RETRY_S))
