@@ -11,13 +11,14 @@ from rayka.client.loop import Closing, Shell, blocking, blocking_close, report_o
 from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
 from rayka.client.share.processing import RETRIABLE, Retriable
 from rayka.client.share.records import ShareRecord
+from rayka.client.unpicklable import Unpicklable
 from rayka.share.record_state import AcknowledgeType
 
 CommitCallback = Callable[[CommitResults | None, BaseException | None], object]
 """Takes the results, or the error of the commit as a whole."""
 
 
-class ShareConsumer(Shell[AsyncShareConsumer], Closing):
+class ShareConsumer(Unpicklable, Shell[AsyncShareConsumer], Closing):
     """The blocking form of `AsyncShareConsumer`, for one thread at a time."""
 
     renew = blocking(AsyncShareConsumer.renew)

@@ -26,6 +26,7 @@ from rayka.client.share.records import (
     ShareRecord,
     rejection_headers,
 )
+from rayka.client.unpicklable import Unpicklable
 from rayka.config.shares import MAX_RETRY_DELAY_MS
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -51,7 +52,7 @@ class ShareConsumerOptions(TypedDict, total=False):
     acquire_mode: str
 
 
-class AsyncShareConsumer(AsyncClosing):
+class AsyncShareConsumer(Unpicklable, AsyncClosing):
     """To be awaited in any event loop, by one task at a time.
 
     acknowledgement_mode: "implicit": the next `poll` or `commit` accepts the records of the last poll. "explicit":

@@ -29,6 +29,7 @@ from rayka.client.share.records import RecordAcknowledgement, ShareRecord
 from rayka.client.share.records_ahead import RecordsAhead
 from rayka.client.share.renewals import Renewals
 from rayka.client.share.worker import Worker
+from rayka.client.unpicklable import Unpicklable
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.record_state import AcknowledgeType
 
@@ -47,7 +48,7 @@ _CLOSE_TIMEOUT_MS: Final = 30_000
 _RELEASED: Final = RecordAcknowledgement(AcknowledgeType.RELEASE, 0)
 
 
-class AsyncProcessingPool:
+class AsyncProcessingPool(Unpicklable):
     """To be used in the event loop where it was made.
 
     Invariant: each leased record is in one place: it waits for an actor (`_waiting`), an actor has it (`records` of its
@@ -288,7 +289,7 @@ class AsyncProcessingPool:
         await self._consumer.close()
 
 
-class ProcessingPool(Shell[AsyncProcessingPool], Closing):
+class ProcessingPool(Unpicklable, Shell[AsyncProcessingPool], Closing):
     """A pool that works from its creation until it is closed; the end of a `with` block closes it."""
 
     def __init__(self, core: AsyncProcessingPool, loop: LoopThread) -> None:

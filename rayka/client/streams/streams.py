@@ -24,6 +24,7 @@ from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking
 from rayka.client.settings import invalid
 from rayka.client.streams.member import StreamMember
 from rayka.client.streams.topic_filter import TopicFilter
+from rayka.client.unpicklable import Unpicklable
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 
@@ -37,7 +38,7 @@ _SHUTDOWN_TIMEOUT_MS = 30_000
 _MAX_STREAMS = 1_000
 
 
-class AsyncStream(AsyncIterator[ConsumerRecord]):
+class AsyncStream(Unpicklable, AsyncIterator[ConsumerRecord]):
     """The records of some partitions, for one task. No other stream has these partitions.
 
     Iteration ends when no record came for `consumer_timeout_ms`, and can then be repeated. It ends permanently when the
@@ -65,7 +66,7 @@ class AsyncStream(AsyncIterator[ConsumerRecord]):
         return records
 
 
-class Stream(Shell[AsyncStream], Iterator[ConsumerRecord]):
+class Stream(Unpicklable, Shell[AsyncStream], Iterator[ConsumerRecord]):
     """The blocking form of `AsyncStream`, for one thread."""
 
     def __next__(self) -> ConsumerRecord:
@@ -96,7 +97,7 @@ class _Filtered(NamedTuple):
     members: list[StreamMember]
 
 
-class AsyncConsumerConnector(AsyncClosing):
+class AsyncConsumerConnector(Unpicklable, AsyncClosing):
     """Creates streams of a group; for asyncio, in any event loop.
 
     Settings: `GroupConsumerConfig`, without static membership and the assignor. The assignor orders the consumers of a
@@ -249,7 +250,7 @@ class AsyncConsumerConnector(AsyncClosing):
             raise RaykaError(ErrorCode.INVALID_REQUEST, "The connector is shut down")
 
 
-class ConsumerConnector(Shell[AsyncConsumerConnector], Closing):
+class ConsumerConnector(Unpicklable, Shell[AsyncConsumerConnector], Closing):
     """The blocking form of `AsyncConsumerConnector`; any number of threads may use it."""
 
     def create_message_streams(self, topic_count: Mapping[str, int]) -> dict[str, list[Stream]]:
