@@ -79,14 +79,21 @@ class PoolCommits:
         self._is_due.set()
 
     async def run(self) -> None:
-        """Send acknowledgements. Those that arrive during a commit of their partition go with the next one."""
-        async with asyncio.TaskGroup() as commits:
-            while True:
-                await self._is_due.wait()
-                self._is_due.clear()
-                for partition, acknowledged in self._take_waiting().items():
-                    self._committing[partition] = acknowledged
-                    commits.create_task(self._commit(partition))
+        """Send acknowledgements. Those that arrive during a commit of their partition go with the next one.
+
+        Raises the error that ended a commit.
+        """
+        try:
+            async with asyncio.TaskGroup() as commits:
+                while True:
+                    await self._is_due.wait()
+                    self._is_due.clear()
+                    for partition, acknowledged in self._take_waiting().items():
+                        self._committing[partition] = acknowledged
+                        commits.create_task(self._commit(partition))
+        except BaseExceptionGroup as failed:
+            errors = failed.exceptions
+        raise errors[0]  # only here: the group would be its context
 
     def _take_waiting(self) -> dict[TopicIdPartition, list[Acknowledged]]:
         """What is to be sent for the partitions without a commit in progress."""

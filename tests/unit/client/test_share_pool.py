@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -112,6 +113,31 @@ def test_a_pool_waits_for_acknowledgements_that_are_under_way(cluster: Cluster, 
     assert cluster._connection.loop.run(process()) == 1
     with cluster.share_consumer("workers", ["tasks"]) as other:
         assert other.poll(timeout_ms=300) == []
+
+
+class BrokenConsumer(AsyncShareConsumer):
+    """No commit succeeds, for a reason that nobody expects."""
+
+    async def commit_partition(self, partition: TopicIdPartition) -> RaykaError | None:
+        raise MemoryError(str(partition))
+
+
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_the_error_of_a_commit_comes_to_the_user_as_itself(cluster: Cluster, is_joined: bool) -> None:
+    write(cluster, 1)
+
+    async def process() -> None:
+        worker = Accepting()
+        worker.gate.set()
+        pool = AsyncProcessingPool(member(cluster, BrokenConsumer), lambda: worker, 1)
+        await until(lambda: pool._failure is not None)
+        with pytest.raises(MemoryError, match="tasks") as raised:
+            await (pool.join(timeout_ms=30_000) if is_joined else pool.close())
+        assert raised.value.__context__ is None
+        with contextlib.suppress(MemoryError):
+            await pool.close()
+
+    cluster._connection.loop.run(process())
 
 
 async def lose_lease(cluster: Cluster, consumer: AsyncShareConsumer, offset: int) -> None:
