@@ -156,6 +156,15 @@ class ErrorCode(enum.IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133, True
 
 
+def may_pass(error: ErrorCode) -> bool:
+    """Whether a leader that answers a reader with this may soon answer otherwise.
+
+    Kafka calls CORRUPT_MESSAGE retriable for producers, whose request the network may have damaged. Here it tells of
+    the log, so that a program that waits would wait for ever.
+    """
+    return error.retriable and error is not ErrorCode.CORRUPT_MESSAGE
+
+
 class RaykaError(Exception):
     """A request that failed, with the Kafka error code that its client gets.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from rayka.client.share.records import RecordAcknowledgement
-from rayka.errors import ErrorCode, RaykaError
+from rayka.errors import ErrorCode, RaykaError, may_pass
 from rayka.gateway.ports import Broker
 from rayka.queue.fetched_items import AcquiredItems, acquired_items
 from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement, acknowledgement_batches, halves_of
@@ -38,7 +38,8 @@ _REFUSED: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_R
 class FetchedItems(NamedTuple):
     """The items of a fetch, and by partition the first and last offsets of those that could not be read.
 
-    `error` says why, when that was so several times in a row, or which records are damaged.
+    `error` says why, when that was so several times in a row, or which records are damaged. If there are no items, it
+    may also be a leader's answer that does not pass.
     """
 
     runs: Sequence[ItemRun]
@@ -101,8 +102,9 @@ class QueueMember:
         """
         runs: list[ItemRun] = []
         unread: dict[int, list[tuple[int, int]]] = {}
-        damage = last_error = None
+        damage = last_error = refusal = None
         for topic_partition, result in results.items():
+            refusal = refusal or _refusal(topic_partition, result)
             try:
                 found = self._items(topic_partition, result)
             except RaykaError as error:
@@ -117,7 +119,7 @@ class QueueMember:
         self._unread_in_a_row = self._unread_in_a_row + 1 if unread else 0
         if self._unread_in_a_row < _MOST_UNREAD:
             last_error = None
-        return FetchedItems(runs, unread, damage or last_error)
+        return FetchedItems(runs, unread, damage or last_error or (None if runs else refusal))
 
     def _items(self, topic_partition: TopicPartition, result: ShareFetchResult) -> AcquiredItems:
         """The items of one partition. Offsets without an item are acknowledged as gaps, unless they may be damaged."""
@@ -127,8 +129,10 @@ class QueueMember:
         found = acquired_items(number, result.records, result.acquired)
         runs = found.runs
         if found.damage is not None:
-            logger.error("%s: %s; its items are not delivered", topic_partition, found.damage)
-        elif sum(len(run.values) for run in runs) < result.acquired_count:
+            reason = f"{topic_partition} from offset {result.acquired[0].first_offset} on: {found.damage.message}"
+            logger.error("%s; its items are not delivered", reason)
+            return found._replace(damage=RaykaError(found.damage.code, reason))
+        if sum(len(run.values) for run in runs) < result.acquired_count:
             missing = [LeasedOffsets(number, first, last) for first, last, _ in result.acquired]
             for run in runs:
                 missing = [rest for one in missing for rest in one.without(run.place)]
@@ -241,3 +245,14 @@ class QueueMember:
         )
         if renews:
             self._lost(place)
+
+
+def _refusal(topic_partition: TopicPartition, result: ShareFetchResult) -> RaykaError | None:
+    """The error of a partition for the program; None if there is none, or one that may pass.
+
+    A leader also answers UNKNOWN_SERVER_ERROR when it could not ask the share coordinator in time, so that may pass.
+    """
+    code = ErrorCode(result.error)
+    if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR) or may_pass(code):
+        return None
+    return RaykaError(code, f"{topic_partition}: {result.error_message or code.name}")

@@ -210,7 +210,7 @@ class LeadSharePartition:
             return self.partition.fetch(request, max_bytes, isolation_level, True)
         except RaykaError as error:
             if error.code is not IN_REMOTE_STORE or self._remote_records is None:
-                raise
+                raise _with_offset(error, offset) from None
             return self._remote_records.at(offset, max_bytes, isolation_level)
 
     def _end_offset(self, isolation_level: IsolationLevel) -> int:
@@ -230,6 +230,8 @@ class LeadSharePartition:
             outlines = visible_batches(batches, readable.result.aborted_transactions or ())
             try:
                 acquired = core.acquire(readable.fetch_offset, outlines, params, _now_ms())
+            except RaykaError as error:
+                raise _with_offset(error, readable.fetch_offset) from None
             finally:
                 self._schedule()
             if acquired:
@@ -395,3 +397,10 @@ def _settle(future: asyncio.Future[None] | None, error: RaykaError | None) -> No
 
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
+
+
+def _with_offset(error: RaykaError, offset: int) -> RaykaError:
+    """The error; it names the offset that was to be read where the log is damaged."""
+    if error.code is not ErrorCode.CORRUPT_MESSAGE:
+        return error
+    return RaykaError(error.code, f"offset {offset} can't be read: {error.message}")

@@ -23,13 +23,12 @@ from math import inf
 from typing import NoReturn, cast
 
 from rayka.client.consumer.answer_reader import AnswerReader, Found
-from rayka.client.consumer.offsets import may_pass
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import CompletedFetch, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.consumer.stored import BeginPart, FetchedBatches, StoredBatches, StoredFetch
 from rayka.client.settings import ConsumerConfig
-from rayka.errors import ErrorCode, RaykaError
+from rayka.errors import ErrorCode, RaykaError, may_pass
 from rayka.gateway.ports import Broker
 from rayka.gateway.server.segment_files import SegmentGone
 from rayka.metadata.image import MetadataImage

@@ -6,21 +6,13 @@ import asyncio
 from collections.abc import Mapping
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.errors import may_pass as may_pass
 from rayka.gateway.ports import Broker
 from rayka.metadata.image import MetadataImage
 from rayka.types import IsolationLevel, OffsetAnswer, OffsetQuery, TopicPartition
 
 UNKNOWN_FOR_S = 2.0
 """How long a partition may be unknown before it is taken for one that does not exist."""
-
-
-def may_pass(error: ErrorCode) -> bool:
-    """Whether a leader that answers a reader with this may soon answer otherwise.
-
-    Kafka calls CORRUPT_MESSAGE retriable for producers, whose request the network may have damaged. Here it tells of
-    the log, so that a program that waits would wait for ever.
-    """
-    return error.retriable and error is not ErrorCode.CORRUPT_MESSAGE
 
 
 async def look_up(

@@ -16,9 +16,9 @@ import ray.exceptions
 
 from rayka.actors.channel.requests import PublishRange
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
-from rayka.client.consumer.offsets import UNKNOWN_FOR_S, may_pass
+from rayka.client.consumer.offsets import UNKNOWN_FOR_S
 from rayka.client.consumer.remote_ranges import RangeRecords, RemoteRanges
-from rayka.errors import ErrorCode, RaykaError
+from rayka.errors import ErrorCode, RaykaError, may_pass
 from rayka.gateway.ports import Broker
 from rayka.metadata.image import MetadataImage
 from rayka.ranges.plan import NO_TOPIC_ID, OffsetRange

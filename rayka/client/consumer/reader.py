@@ -8,12 +8,12 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Unpack
 
-from rayka.client.consumer.offsets import UNKNOWN_FOR_S, absence, look_up, may_pass
+from rayka.client.consumer.offsets import UNKNOWN_FOR_S, absence, look_up
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
 from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking, blocking_close
 from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
 from rayka.client.unpicklable import Unpicklable
-from rayka.errors import ErrorCode, RaykaError
+from rayka.errors import ErrorCode, RaykaError, may_pass
 from rayka.gateway.ports import Broker
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FetchPartition, FetchResult, FileSlice, IsolationLevel, OffsetSpec, TopicPartition

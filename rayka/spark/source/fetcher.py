@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rayka.client.kafka.cluster import KafkaCluster, existing, raise_for
 from rayka.client.kafka.connection import BrokerConnection, entity
-from rayka.errors import ErrorCode, RaykaError
+from rayka.errors import ErrorCode, RaykaError, may_pass
 from rayka.ranges.plan import OffsetRange
 from rayka.spark.source.options import FetchSettings
 from rayka.storage.format.batch import Buffer, iter_headers
@@ -63,7 +63,7 @@ class RangeFetcher:
         """The records of the range, in order.
 
         Raises RaykaError: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION where records are gone
-        (unless that may be), REQUEST_TIMED_OUT where no leader serves them.
+        (unless that may be), CORRUPT_MESSAGE where they are damaged, REQUEST_TIMED_OUT where no leader serves them.
         """
         position = offsets.start_offset
         with ThreadPoolExecutor(1, "rayka-fetch") as ahead:
@@ -120,7 +120,7 @@ class RangeFetcher:
         _connections.forget(self._settings.bootstrap_servers)
         if isinstance(error, _RecordsDeleted) and (error.is_certain or self._failing_s() > _PATIENCE_S):
             return self._pass_over(error, offsets, position)
-        if not error.code.retriable and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+        if not may_pass(error.code) and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
             raise error
         return self._wait(offsets, position, error)
 
@@ -194,7 +194,7 @@ class _Connections:
         (partition,) = response.responses[0].partitions
         if partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise self._out_of_range(settings, offsets, position)
-        raise_for(partition.error_code, f"{offsets.topic_partition} cannot be fetched")
+        raise_for(partition.error_code, f"{offsets.topic_partition} cannot be fetched at offset {position}")
         aborted = [
             AbortedTransaction(each.producer_id, each.first_offset) for each in partition.aborted_transactions or ()
         ]

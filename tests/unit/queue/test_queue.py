@@ -10,6 +10,7 @@ import pickle
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,9 +29,10 @@ from rayka.queue import Empty, Full, Queue, connected, leases
 from rayka.queue.items import loads
 from rayka.queue.leases import Leases
 from rayka.queue.reader import QueueReader
+from rayka.share.requests import ShareFetchResult
 from rayka.storage.segments.reader import SegmentReader
 from rayka.testing import wait_until
-from rayka.types import FileSlice
+from rayka.types import FileSlice, TopicPartition
 from tests.support.client_connection import LocalConnection
 from tests.support.faulty_partitions import Fault
 from tests.support.local_queues import HERE, local_queues
@@ -974,13 +976,84 @@ def test_items_beside_a_damaged_one_are_delivered_once_and_the_damaged_one_is_no
     monkeypatch.setattr(leaders, "fetch", damage)
     for item in ("damaged", "whole"):
         queue.put(item)
-    with pytest.raises(rayka.RaykaError) as raised:
+    with pytest.raises(rayka.RaykaError, match=f"{queue.name}-0 from offset 0 on") as raised:
         queue.get_nowait_batch(2)
     assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
     assert queue.get(timeout=10) == "whole"
     with pytest.raises(Empty):
         queue.get(timeout=0.1)
     assert queue.lag() == 1
+
+
+@contextlib.contextmanager
+def damaged_log(queue: Queue) -> Iterator[None]:
+    """The leader finds no items: the length of the batch of the first one is lost."""
+    log = queue._here.broker.share_leaders.partitions._replicas.get(TopicPartition(queue.name, 0)).log
+    with open(log._segments.active.path, "r+b", buffering=0) as file:
+        length = os.pread(file.fileno(), 4, 8)
+        os.pwrite(file.fileno(), bytes(4), 8)
+        try:
+            yield
+        finally:
+            os.pwrite(file.fileno(), length, 8)
+
+
+GETS: dict[str, Callable[[Queue], Any]] = {
+    "get": lambda queue: queue.get(timeout=10),
+    "get_async": lambda queue: asyncio.run(asyncio.wait_for(queue.get_async(timeout=10), ENOUGH_S)),
+    "get_nowait": lambda queue: queue.get_nowait(),
+    "get_nowait_batch": lambda queue: queue.get_nowait_batch(2),
+    "wait": lambda queue: queue.wait(10, threading.Event()),
+}
+
+
+@pytest.mark.parametrize("way", GETS)
+@pytest.mark.parametrize("offset", [0, 1])
+def test_a_leader_that_finds_its_log_damaged_is_an_error_with_the_place(queue: Queue, offset: int, way: str) -> None:
+    """Kafka calls CORRUPT_MESSAGE retriable, for producers: a get that tried again would do so for ever."""
+    for item in range(3):
+        queue.put(item)
+    assert [queue.get() for _ in range(offset)] == [*range(offset)]
+    with damaged_log(queue):
+        with pytest.raises(rayka.RaykaError, match=f"{queue.name}-0: offset {offset} can't be read") as raised:
+            GETS[way](queue)
+        assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert [queue.get(timeout=ENOUGH_S) for _ in range(offset, 3)] == [*range(offset, 3)]
+
+
+def test_an_error_of_a_leader_that_may_pass_is_waited_for(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaders, answered = queue._here.broker.share_leaders, []
+    fetch, errors = leaders.fetch, [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR]
+
+    async def refuse(params: Any, partitions: Any) -> Any:
+        if errors:
+            answered.append(errors.pop())
+            return 0, [ShareFetchResult(answered[-1])] * len(partitions)
+        return await fetch(params, partitions)
+
+    monkeypatch.setattr(leaders, "fetch", refuse)
+    queue.put("here")
+    assert queue.get(timeout=ENOUGH_S) == "here"
+    assert len(answered) == 2
+
+
+def test_a_damaged_partition_is_no_error_while_another_has_items(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(partitions=2)
+    leaders = queue._here.broker.share_leaders
+    fetch = leaders.fetch
+
+    async def damage(*arguments: Any) -> Any:
+        lock_duration_ms, (_, second) = await fetch(*arguments)
+        return lock_duration_ms, [ShareFetchResult(ErrorCode.CORRUPT_MESSAGE, "damaged"), second]
+
+    monkeypatch.setattr(leaders, "fetch", damage)
+    queue._here.writer._producer.send(queue.name, pickle.dumps("whole"), partition=1).get()
+    assert queue.get(timeout=ENOUGH_S) == "whole"
+    with pytest.raises(rayka.RaykaError, match=f"CORRUPT_MESSAGE: {queue.name}-0: damaged"):
+        queue.get(timeout=10)
+    queue.shutdown()
 
 
 def test_a_topic_that_is_no_queue_is_not_found_as_one(cluster: Cluster) -> None:
