@@ -250,7 +250,7 @@ class QueueMember:
 def _refusal(topic_partition: TopicPartition, result: ShareFetchResult) -> RaykaError | None:
     """The error of a partition for the program; None if there is none, or one that may pass.
 
-    A leader also answers UNKNOWN_SERVER_ERROR when it could not ask the share coordinator in time, so that may pass.
+    UNKNOWN_SERVER_ERROR is what a leader did not expect; the next leader may do better.
     """
     code = ErrorCode(result.error)
     if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR) or may_pass(code):

@@ -52,9 +52,17 @@ class Persister(Protocol):
 
 
 def persister_error(error: RaykaError) -> RaykaError:
-    """The error for a client when its acknowledgement could not be persisted, as Kafka maps them."""
+    """The error for a client when its acknowledgement could not be persisted, as Kafka maps them.
+
+    REQUEST_TIMED_OUT: the coordinator did not answer.
+    """
     match error.code:
-        case ErrorCode.NOT_COORDINATOR | ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        case (
+            ErrorCode.NOT_COORDINATOR
+            | ErrorCode.COORDINATOR_NOT_AVAILABLE
+            | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            | ErrorCode.REQUEST_TIMED_OUT
+        ):
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         case ErrorCode.GROUP_ID_NOT_FOUND | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -26,7 +26,7 @@ from rayka.actors.channel.requests import DrainJournals, OpenJournal
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.journal_files import FoundJournal, JournalFiles, is_left
 from rayka.config.definition import LONG_MAX
-from rayka.errors import ErrorCode, RaykaError
+from rayka.errors import ErrorCode, RaykaError, may_pass
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
@@ -247,7 +247,7 @@ class PutJournals:
         except OSError as error:
             logger.error("%s: %s", each.path, self._directory.failed(error))
         except RaykaError as error:
-            if not _may_pass(error.code):
+            if not may_pass(error.code):
                 self._fail(each, error)
         except Exception:  # it may not keep requests and other journals from being served
             logger.exception("%s can't be read", each.path)
@@ -421,11 +421,6 @@ class PutJournals:
 
     def _all(self) -> list[_OpenJournal]:
         return [each for journals in self._journals.values() for each in journals]
-
-
-def _may_pass(code: ErrorCode) -> bool:
-    """Whether records may be appended later. Damage stays, though a client may send a damaged batch again."""
-    return code.retriable and code is not ErrorCode.CORRUPT_MESSAGE
 
 
 def _may_have_journals(partition: Partition) -> bool:

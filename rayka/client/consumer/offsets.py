@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from rayka.errors import ErrorCode, RaykaError
-from rayka.errors import may_pass as may_pass
+from rayka.errors import ErrorCode, RaykaError, may_pass
 from rayka.gateway.ports import Broker
 from rayka.metadata.image import MetadataImage
 from rayka.types import IsolationLevel, OffsetAnswer, OffsetQuery, TopicPartition

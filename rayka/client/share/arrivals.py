@@ -13,13 +13,12 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
-from rayka.client.consumer.offsets import may_pass
 from rayka.client.share.acquired import take_records
 from rayka.client.share.held_records import Acknowledgements, HeldRecords
 from rayka.client.share.leaders import MemberLeaders, Results
 from rayka.client.share.member import ShareConsumerMember
 from rayka.client.share.records import ShareRecord
-from rayka.errors import ErrorCode, RaykaError
+from rayka.errors import ErrorCode, RaykaError, may_pass
 from rayka.share.requests import ShareFetchResult
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import TopicIdPartition
