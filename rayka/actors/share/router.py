@@ -3,13 +3,15 @@
 Acquiring has an effect, so a request whose answer nobody wants is a loss until its locks expire. One leader does a
 whole fetch, waiting included. Several are asked one after the other until there are enough records, in the order of the
 partitions; when none has any, the fetch waits at all of them without acquiring, and asks again when the first is ready.
+A leader that does not answer soon holds up the others only if it is to acknowledge records: what it acquires later is
+given back, and until then it is not asked for more.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rayka.actors.channel.link import CALL_TIMEOUT_S
 from rayka.actors.channel.requests import (
@@ -28,6 +30,16 @@ from rayka.share.requests import InFlightRecords, ShareDepth, ShareFetchParams, 
 from rayka.types import TopicPartition
 
 _END_TIMEOUT_S = 10.0
+_PATIENCE_S = 1.0
+"""How long a fetch from several leaders waits for the records of one."""
+
+
+class LateKey(NamedTuple):
+    """A member that a leader has not answered yet."""
+
+    group_id: str
+    member_id: str
+    leader: str
 
 
 class ShareRouter:
@@ -35,12 +47,50 @@ class ShareRouter:
 
     def __init__(self, router: Router) -> None:
         self._router = router
+        self._late: dict[LateKey, asyncio.Task[None]] = {}
 
     async def fetch(
         self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]
     ) -> tuple[int, list[ShareFetchResult]]:
         """As `ShareLeaders.fetch`."""
-        return await RoutedShareFetch(self._router, params, partitions).run()
+        return await RoutedShareFetch(self, params, partitions).run()
+
+    def locate(self, topic_partition: TopicPartition) -> tuple[str, int] | ErrorCode:
+        """As `Router.locate`."""
+        return self._router.locate(topic_partition)
+
+    async def ask(self, name: str, request: ShareFetch) -> Any:
+        """The answer of a leader to a fetch, or a failure."""
+        return await self._router.ask(name, request, request.params.max_wait_s + CALL_TIMEOUT_S)
+
+    async def ask_briefly(self, name: str, request: ShareFetch) -> Any:
+        """As `ask`; None if it does not answer soon, or has not answered an earlier request of the member yet."""
+        key = LateKey(request.params.group_id, request.params.member_id, name)
+        if key in self._late:
+            return None
+        asking = asyncio.ensure_future(self.ask(name, request))
+        try:
+            await asyncio.wait([asking], timeout=_PATIENCE_S)
+        finally:
+            if not asking.done():
+                late = self._late[key] = asyncio.ensure_future(self._return(asking, request))
+                late.add_done_callback(lambda _: self._late.pop(key, None))
+        return asking.result() if asking.done() else None
+
+    def late(self, group_id: str, member_id: str, name: str) -> asyncio.Task[None] | None:
+        """Ends when the leader has answered the member; None unless it is late."""
+        return self._late.get(LateKey(group_id, member_id, name))
+
+    async def _return(self, asking: asyncio.Future[Any], request: ShareFetch) -> None:
+        """Give back what nobody waits for any more."""
+        answer = await asking
+        if not isinstance(answer, ShareFetched):
+            return
+        group_id, member_id = request.params.group_id, request.params.member_id
+        for partition, result in zip(request.partitions, answer.results, strict=True):
+            if result.acquired:
+                topic_partition, topic_id = partition.topic_partition, partition.topic_id
+                await self.give_back(group_id, member_id, topic_partition, topic_id, result.acquired_offsets)
 
     async def end_session(
         self,
@@ -95,7 +145,9 @@ class ShareRouter:
 class RoutedShareFetch:
     """One fetch over the share-partitions of several leaders."""
 
-    def __init__(self, router: Router, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> None:
+    def __init__(
+        self, router: ShareRouter, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]
+    ) -> None:
         self._router = router
         self._params = params
         self._partitions = partitions
@@ -151,17 +203,20 @@ class RoutedShareFetch:
     async def _wait(self, left_s: float) -> bool:
         """Wait until a leader has records or the time is over. Returns False if the fetch was superseded."""
         params = self._params._replace(max_wait_s=left_s)
+        late = [task for name in self._leaders if (task := self._late(name)) is not None]
         waits = [
-            asyncio.ensure_future(
-                self._router.ask(name, ShareFetch(params, self._requests(name, False), is_wait=True), left_s + 1.0)
-            )
+            asyncio.ensure_future(self._router.ask(name, ShareFetch(params, self._requests(name, False), is_wait=True)))
             for name in self._leaders
+            if self._late(name) is None
         ]
-        answered, pending = await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        for wait in pending:
+        answered, _ = await asyncio.wait([*waits, *late], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
             wait.cancel()
-        answers = [wait.result() for wait in answered]
+        answers = [wait.result() for wait in waits if wait in answered]
         return not any(isinstance(answer, ShareFetched) and answer.is_superseded for answer in answers)
+
+    def _late(self, name: str) -> asyncio.Task[None] | None:
+        return self._router.late(self._params.group_id, self._params.member_id, name)
 
     def _requests(self, name: str, with_acknowledgements: bool) -> tuple[ShareFetchPartition, ...]:
         partitions = [self._partitions[index] for index in self._leaders[name]]
@@ -171,7 +226,13 @@ class RoutedShareFetch:
 
     async def _ask(self, name: str, params: ShareFetchParams, *, with_acknowledgements: bool = True) -> None:
         request = ShareFetch(params, self._requests(name, with_acknowledgements))
-        answer: Any = await self._router.ask(name, request, params.max_wait_s + CALL_TIMEOUT_S)
+        answer: Any
+        if len(self._leaders) == 1 or any(partition.acknowledgement_batches for partition in request.partitions):
+            answer = await self._router.ask(name, request)
+        else:
+            answer = await self._router.ask_briefly(name, request)
+        if answer is None:
+            return
         indexes = self._leaders[name]
         if isinstance(answer, ShareFetched):
             self._lock_duration_ms = answer.lock_duration_ms

@@ -28,9 +28,12 @@ class TwoLeaders:
     """The way to two partition actors, of which each leads one partition of topic `t`."""
 
     def __init__(self, broker: LocalBroker) -> None:
-        self._leaders = (LocalShareLeaders(broker), broker.share_leaders)
+        self.first = LocalShareLeaders(broker)
+        self._leaders = (self.first, broker.share_leaders)
         broker.partitions.more_bytes = self._more_bytes
         self.asked, self.last_asked = 0, 1000
+        self.first_may_answer = asyncio.Event()
+        self.first_may_answer.set()
 
     def _more_bytes(self, topic_partition: TopicPartition) -> None:
         for leaders in self._leaders:
@@ -44,6 +47,8 @@ class TwoLeaders:
         assert self.asked < 1000, "the leaders are asked over and over"
         if self.asked > self.last_asked:
             return RaykaError(ErrorCode.REQUEST_TIMED_OUT)
+        if name == "0":
+            await self.first_may_answer.wait()
         return await self._leaders[int(name)]._ask(request)
 
 
@@ -121,5 +126,25 @@ def test_a_second_fetch_of_a_member_ends_the_wait_of_the_first(tmp_path: Path) -
             append(broker, "t", 1)
             assert await second == 1
         assert leaders.asked < 2 * FEW
+
+    check(tmp_path, body)
+
+
+def test_a_leader_that_stands_still_holds_up_no_other_and_what_it_acquires_late_is_given_back(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, leaders: TwoLeaders, fetch: Any) -> None:
+        append(broker, "t", 1)
+        append(broker, "t", 1, 2, partition=1)
+        leaders.first_may_answer.clear()
+        async with asyncio.timeout(20):
+            assert await fetch() == 2
+            assert await fetch(max_wait_s=0.1) == 0
+        asked = leaders.asked
+        waiting = asyncio.ensure_future(fetch())
+        leaders.first_may_answer.set()
+        async with asyncio.timeout(20):
+            assert await waiting == 1
+        assert leaders.asked < asked + FEW
+        (records,) = await leaders.first.records("g", TopicPartition("t", 0)) or ()
+        assert records.delivery_count == 1
 
     check(tmp_path, body)

@@ -42,9 +42,9 @@ async def create(broker: LocalBroker, *topics: NewTopic) -> None:
     assert all(result.error == ErrorCode.NONE for result in results)
 
 
-def append(broker: LocalBroker, topic: str, *timestamps: int) -> None:
+def append(broker: LocalBroker, topic: str, *timestamps: int, partition: int = 0) -> None:
     """One batch for each timestamp; who waits for records is woken."""
-    topic_partition = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, partition)
     for timestamp in timestamps:
         records = memoryview(build_batch([Record(0, timestamp, None, b"v", ())]))
         request = AppendRequest(topic_partition, records)
