@@ -57,21 +57,29 @@ def take_records(reader: SegmentReader, partition: TopicIdPartition, answer: Sha
 
 
 def _take_by_batch(partition: TopicIdPartition, data: bytes, acquired: Sequence[AcquiredRecords]) -> TakenRecords:
-    """As `take_records`, where some of the data is damaged."""
+    """As `take_records`, where some of the data is damaged.
+
+    Where a damaged batch ends is as uncertain as what it holds: offsets up to the next batch are taken for its own.
+    """
     records: list[ShareRecord] = []
     left_out: dict[int, RecordAcknowledgement] = {}
     damage: RaykaError | None = None
     next_offset = acquired[0].first_offset
     unread_error = RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{partition.topic_partition} ends within a record batch")
+    is_after_damage = False
     try:
         for place, header in in_order(iter_headers(data), next_offset):
+            if is_after_damage and damage is not None:
+                between = _within(acquired, next_offset, header.base_offset - 1)
+                left_out |= dict.fromkeys(_offsets(between), _left_out(damage))
             next_offset = header.next_offset
             wanted = _within(acquired, header.base_offset, header.last_offset)
             try:
                 records += list(acquired_records(partition, data[place : place + header.size_in_bytes], wanted))
+                is_after_damage = False
             except RaykaError as error:
                 what = f"offsets {header.base_offset} to {header.last_offset} of {partition.topic_partition}"
-                damage = RaykaError(error.code, f"{what}: {error.message}")
+                damage, is_after_damage = RaykaError(error.code, f"{what}: {error.message}"), True
                 left_out |= dict.fromkeys(_offsets(wanted), _left_out(damage))
     except RaykaError as error:
         unread_error = error

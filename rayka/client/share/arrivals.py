@@ -1,8 +1,8 @@
 """The records of a share consumer on their way to the program.
 
 A fetch continues when its poll ends before it: acquired records would stay locked if nobody took the answer. Records
-arrive here, and stay until a poll has returned them. Those that are left when half of their lock is over, or that are
-more than the poll asked for, are given back, which does not count as a delivery.
+arrive here, and stay until a poll has returned them. When half of their lock is over they are given back, which does
+not count as a delivery, and so are records of which the poll asked for fewer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from rayka.client.share.acquired import take_records
-from rayka.client.share.held_records import Acknowledgements, HeldRecords
+from rayka.client.share.held_records import HeldRecords
 from rayka.client.share.leaders import MemberLeaders, Results
 from rayka.client.share.member import ShareConsumerMember
 from rayka.client.share.records import ShareRecord
@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S: Final = 0.5
 _GRACE_S: Final = 1.0
-"""How long a poll waits for an answer when its time is over."""
+"""How long a poll waits for an answer when its time is over; longer, after records came too late for the next one."""
+_MOST_GRACE_S: Final = 30.0
 _RETRY_S: Final = 0.1
 
 Start = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
@@ -36,7 +37,7 @@ Start = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 class Arrivals:
     """`start` runs a request that continues when its caller is cancelled.
 
-    records: those that have arrived, each held. Empty while a fetch is in progress.
+    records: those that have arrived, each held. There are none while a fetch is in progress.
     damage: why records were rejected, until somebody sets it to None.
     """
 
@@ -49,9 +50,13 @@ class Arrivals:
         self._start = start
         self._loop = asyncio.get_running_loop()
         self._reader = SegmentReader()
+        self._grace_s = _GRACE_S
         self._fetching: asyncio.Task[None] | None = None
-        self._is_acknowledging = False
-        self._since_s = 0.0
+        self._error: Exception | None = None
+        self._resending: asyncio.Task[Results] | None = None
+        self._acknowledging: set[asyncio.Task[Any]] = set()
+        self._expiry: asyncio.TimerHandle | None = None
+        self._expires_s = 0.0
         self._unread: dict[TopicIdPartition, str] = {}
 
     @property
@@ -65,69 +70,102 @@ class Arrivals:
         It also acknowledges. A leader that does not answer delays it by a second. Raises an error of a partition that
         is not temporary.
         """
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self.records and self._loop.time() >= self._expires_s:
+            self._expire()
         if self.records:
             return
-        acknowledgements = self._held.take_acknowledgements()
+        self._held.set_aside()
         left_s = max(0.0, until_s - self._loop.time())
         if self._fetching is None:
-            fetch = self._fetch(min(left_s, _LONGEST_WAIT_S), max_records, acknowledgements)
-            self._fetching = self._start(fetch)
-        elif acknowledgements:
-            self._start(self._leaders.fetch((), acknowledgements))
-        fetching = self._fetching
-        await asyncio.wait([fetching], timeout=left_s + _GRACE_S)
-        if fetching.done() and not fetching.cancelled():  # `close` cancels it
-            fetching.result()
+            self._fetching = self._start(self._fetch(min(left_s, _LONGEST_WAIT_S), max_records))
+        else:
+            self._acknowledge_beside()
+        await asyncio.wait([self._fetching], timeout=left_s + self._grace_s)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if self.records and self._expiry is not None:
+            self._expiry.cancel()
+            self._grace_s = _GRACE_S
 
-    async def give_back_surplus(self, max_records: int | None) -> None:
-        """Give back what is more than `max_records`, and all that is left of a poll that was long ago."""
-        age_s = self._loop.time() - self._since_s
-        if age_s * 2000 > self._leaders.lock_duration_ms:
-            max_records = 0  # The program needs some time to process them.
-        if max_records is None or len(self.records) <= max_records:
-            return
-        surplus, self.records = self.records[max_records:], self.records[:max_records]
-        offsets: dict[TopicIdPartition, list[tuple[int, int]]] = defaultdict(list)
-        for record in surplus:
-            self._held.remove(record)
-            offsets[record.topic_id_partition].append((record.offset, record.offset))
-        await asyncio.shield(self._start(self._leaders.give_back(offsets)))
+    def limit(self, max_records: int) -> None:
+        """Give back what is more than that: an earlier poll, which did not wait for it, asked for more."""
+        self._give_back(max_records)
 
     async def acknowledged(self) -> None:
-        """Wait while a fetch sends acknowledgements."""
-        if self._is_acknowledging and self._fetching is not None:
-            await asyncio.wait([self._fetching])
+        """Wait for the acknowledgements that polls have sent."""
+        if self._acknowledging:
+            await asyncio.wait(self._acknowledging)
 
     def close(self) -> None:
         """End the fetch in progress."""
         if self._fetching is not None:
             self._fetching.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
 
-    async def _fetch(self, wait_s: float, max_records: int, acknowledgements: Acknowledgements) -> None:
-        self._is_acknowledging = bool(acknowledgements)
-        assigned = [TopicIdPartition(topic_id, one) for one, topic_id in self._member.assignment.items()]
+    def _expire(self) -> None:
+        """Programs that poll seldom and briefly, and leaders that take longer, must not miss each other for ever."""
+        self._grace_s = min(2 * self._grace_s, _MOST_GRACE_S)
+        self._give_back(0)
+
+    def _give_back(self, kept: int) -> None:
+        """Leaders take requests in order, so the next fetch may get these records again."""
+        surplus, self.records = self.records[kept:], self.records[:kept]
+        offsets: dict[TopicIdPartition, list[tuple[int, int]]] = defaultdict(list)
+        for record in surplus:
+            self._held.remove(record)
+            offsets[record.topic_id_partition].append((record.offset, record.offset))
+        if offsets:
+            self._start(self._leaders.give_back(offsets))
+
+    def _acknowledge_beside(self) -> None:
+        """The fetch in progress was sent before."""
+        acknowledgements = self._held.take_aside()
+        if acknowledgements:
+            self._acknowledging.add(task := self._start(self._leaders.fetch((), acknowledgements)))
+            task.add_done_callback(self._acknowledging.discard)
+
+    async def _fetch(self, wait_s: float, max_records: int) -> None:
         try:
-            await self._send_refused()
-            results = await self._leaders.fetch(assigned, acknowledgements, wait_s, max_records)
-            self._is_acknowledging = False
-            records = await self._take(results)
-            if not assigned:
-                await self._await_assignment(wait_s)
-            elif not records:
-                await self._raise_or_pause(results, wait_s)
-            self.records, self._since_s = records, self._loop.time()
+            await self._fetch_records(wait_s, max_records)
+        except Exception as error:
+            self._error = error
         finally:
-            self._fetching, self._is_acknowledging = None, False
+            self._fetching = None
+
+    async def _fetch_records(self, wait_s: float, max_records: int) -> None:
+        await self._send_refused()
+        assigned = [TopicIdPartition(topic_id, one) for one, topic_id in self._member.assignment.items()]
+        acknowledgements = self._held.take_aside()
+        asking = self._start(self._leaders.fetch(assigned, acknowledgements, wait_s, max_records))
+        if acknowledgements:
+            self._acknowledging.add(asking)
+            asking.add_done_callback(self._acknowledging.discard)
+        results = await asking
+        records = self._take(results)
+        if not assigned:
+            await self._await_assignment(wait_s)
+        elif not records:
+            await self._raise_or_pause(results, wait_s)
+        else:
+            self.records = records
+            left_s = self._leaders.lock_duration_ms / 2000
+            self._expires_s = self._loop.time() + left_s
+            self._expiry = self._loop.call_later(left_s, self._expire)
 
     async def _send_refused(self) -> None:
         """A leader that does not answer keeps the records of others waiting only for a moment."""
-        if self._leaders.has_refused:
-            sending = self._start(self._leaders.send_refused())
-            await asyncio.wait([sending], timeout=_GRACE_S)
-            if sending.done():
-                sending.result()
+        if self._resending is None and self._leaders.has_refused:
+            self._resending = self._start(self._leaders.send_refused())
+        if self._resending is not None:
+            await asyncio.wait([self._resending], timeout=_GRACE_S)
+            if self._resending.done():
+                self._resending = None
 
-    async def _take(self, results: Results) -> list[ShareRecord]:
+    def _take(self, results: Results) -> list[ShareRecord]:
         """The records of answers. What can't be read now is given back, and its error takes the place of the answer."""
         taken: list[ShareRecord] = []
         unread: dict[TopicIdPartition, Sequence[tuple[int, int]]] = {}
@@ -151,7 +189,7 @@ class Arrivals:
                 results[partition] = ShareFetchResult(error.code, error.message)
                 self._warn(partition, error)
         if unread:
-            await self._leaders.give_back(unread)
+            self._start(self._leaders.give_back(unread))
         return taken
 
     def _warn(self, partition: TopicIdPartition, error: RaykaError) -> None:

@@ -96,8 +96,9 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
     async def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
         """Return records to process; an empty list if none arrives within `timeout_ms`.
 
-        A leader that does not answer delays it by at most a second more. Records that arrive later, or when the poll
-        was cancelled, are returned by the next poll, if half of their lock is left.
+        A leader that does not answer delays it by a second more; by longer, once records came too late for the next
+        poll as well. Records that arrive later, or when the poll was cancelled, are returned by the next poll, if half
+        of their lock is left.
 
         Raises INVALID_REQUEST after `close`, and in explicit mode while records of the last poll are not acknowledged.
         Also raises the error that ended the membership, and an error of a partition that is not temporary. Raises
@@ -109,14 +110,17 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
     @at_home
     async def arrived(self, timeout_ms: float) -> list[ShareRecord]:
         """The records of the next poll. Until `give` has them, the next call returns them again."""
+        self._raise_damage()
         records = await self._await_records(timeout_ms, self._max_poll_records)
-        damage = self._arrivals.damage
-        if damage is not None and not records:
-            self._arrivals.damage = None
-            raise damage
+        if not records:
+            self._raise_damage()
         return records
 
-    @at_home
+    def _raise_damage(self) -> None:
+        damage, self._arrivals.damage = self._arrivals.damage, None
+        if damage is not None:
+            raise damage
+
     async def poll_more(self, timeout_ms: float, max_records: int | None = None) -> list[ShareRecord]:
         """As `poll`, for a program that holds records of earlier polls, and continues to hold them.
 
@@ -124,9 +128,12 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         `max_records`.
         """
         records = await self._await_records(timeout_ms, max_records or self._max_poll_records)
-        self._arrivals.records, self._arrivals.damage = (), None
+        self._arrivals.damage = None
+        if records:
+            self._arrivals.records = ()
         return records
 
+    @at_home
     async def _await_records(self, timeout_ms: float, max_records: int) -> list[ShareRecord]:
         arrivals = self._arrivals
         until_s = self.home.time() + timeout_ms / 1000
@@ -136,7 +143,8 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
                 raise self._member.error
             await arrivals.wait(until_s, max_records)
             self._require_open()  # It was perhaps `close` that ended the fetch.
-            await arrivals.give_back_surplus(max_records if self._is_limited else None)
+            if self._is_limited:
+                arrivals.limit(max_records)
             if arrivals.records or arrivals.damage or self.home.time() >= until_s:
                 return list(arrivals.records)
 
@@ -152,7 +160,7 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
 
     def give(self, records: list[ShareRecord]) -> list[ShareRecord]:
         """Return the records that have arrived to the program, which has to acknowledge them."""
-        if records:  # Without, a fetch may be under way. Between these two lines no signal handler runs.
+        if records:  # Without, a fetch may be in progress. Between these two lines no signal handler runs.
             self._held.given = records
             self._arrivals.records = ()
         return records
@@ -231,7 +239,7 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         """
         if self._is_implicit:
             self.end_last_poll()
-        return self._commit(self._held.take_acknowledgements())
+        return self._commit(self._held.set_aside())
 
     @property
     def acknowledged_partitions(self) -> list[TopicIdPartition]:
@@ -244,15 +252,20 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
 
     @at_home
     async def _commit(self, acknowledgements: Acknowledgements) -> CommitResults:
-        """A caller that is cancelled, or interrupted, does not cancel it: it has taken the acknowledgements."""
+        """A caller that is cancelled, or interrupted, does not cancel it."""
         return await asyncio.shield(self._start(self._commit_all(acknowledgements)))
 
     async def _commit_all(self, acknowledgements: Acknowledgements) -> CommitResults:
-        kept, new = await asyncio.gather(self._commit_earlier(), self._acknowledge(acknowledgements))
+        others = set(self._requests) if acknowledgements and not self._held.is_aside(acknowledgements) else ()
+        kept, new, *_ = await asyncio.gather(
+            self._commit_earlier(),
+            self._acknowledge(self._held.take_aside()),
+            *(asyncio.wait([other]) for other in others if other is not asyncio.current_task()),
+        )
         return {partition: new.get(partition) or kept.get(partition) for partition in kept | new}
 
     async def _commit_earlier(self) -> CommitResults:
-        """Send what fetches could not deliver, when the present one has delivered its own."""
+        """Send what fetches could not deliver, when those in progress have delivered their own."""
         await self._arrivals.acknowledged()
         return _errors(await self._leaders.send_refused())
 
@@ -301,7 +314,7 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         self._arrivals.close()
         try:
             await asyncio.gather(*self._requests, return_exceptions=True)
-            await self._commit(self._held.take_acknowledgements())
+            await self._commit(self._held.set_aside())
             await self._leaders.end_session()
         finally:
             await self._member.leave()

@@ -5,7 +5,7 @@ Both are kept by topic id: when a topic is deleted and another gets its name, th
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -33,7 +33,8 @@ class HeldRecords:
         self.given: Sequence[ShareRecord] = ()
         """The records of the last poll. The program has to acknowledge them."""
         self._unacknowledged: Offsets = defaultdict(set)
-        self._acknowledgements: Acknowledgements = defaultdict(dict)
+        self._acknowledgements: Acknowledgements = {}
+        self._aside: deque[Acknowledgements] = deque()
 
     def __contains__(self, record: ShareRecord) -> bool:
         return record.offset in self._unacknowledged.get(record.topic_id_partition, ())
@@ -45,7 +46,7 @@ class HeldRecords:
     def leave_out(self, partition: TopicIdPartition, acknowledgements: Mapping[int, RecordAcknowledgement]) -> None:
         """These were acquired, and the program does not get them."""
         if acknowledgements:
-            self._acknowledgements[partition].update(acknowledgements)
+            self._of(partition).update(acknowledgements)
 
     def remove(self, record: ShareRecord) -> None:
         """It is not held any more."""
@@ -60,8 +61,8 @@ class HeldRecords:
                 ErrorCode.INVALID_RECORD_STATE,
                 f"The record at offset {offset} is not from the last poll, or was already acknowledged",
             )
+        self._of(partition)[offset] = acknowledgement  # first: an interrupt in between leaves a record that is held
         held.discard(offset)
-        self._acknowledgements[partition][offset] = acknowledgement
 
     def end_poll(self, *, is_implicit: bool) -> None:
         """Accept what the program was given.
@@ -76,14 +77,35 @@ class HeldRecords:
             reason = f"Acknowledge each record before the next poll: {count} are not acknowledged"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
         for partition, offsets in left:
-            self._acknowledgements[partition].update(dict.fromkeys(offsets, ACCEPTED))
+            self._of(partition).update(dict.fromkeys(offsets, ACCEPTED))
             self._unacknowledged[partition] -= offsets  # the other thread may add to it meanwhile
         self.given = ()
 
-    def take_acknowledgements(self) -> Acknowledgements:
-        """Those that were not sent yet."""
-        acknowledgements, self._acknowledgements = self._acknowledgements, defaultdict(dict)
-        return acknowledgements
+    def set_aside(self) -> Acknowledgements:
+        """Set the acknowledgements aside that were not sent yet; returns them.
+
+        They are sent by who calls `take_aside`: this may be another one, if the caller is cancelled before that.
+        """
+        aside, self._acknowledgements = self._acknowledgements, {}
+        if aside:
+            self._aside.append(aside)
+        return aside
+
+    def is_aside(self, acknowledgements: Acknowledgements) -> bool:
+        """Whether nobody has taken these, which were set aside."""
+        return any(each is acknowledgements for each in self._aside)
+
+    def take_aside(self) -> Acknowledgements:
+        """All that was set aside."""
+        taken: Acknowledgements = {}
+        while self._aside:
+            for partition, by_offset in self._aside.popleft().items():
+                taken.setdefault(partition, {}).update(by_offset)
+        return taken
+
+    def _of(self, partition: TopicIdPartition) -> dict[int, RecordAcknowledgement]:
+        """Of the partition. Both threads may be the first to need it; `defaultdict` would make two."""
+        return self._acknowledgements.setdefault(partition, {})
 
     @property
     def acknowledged_partitions(self) -> list[TopicIdPartition]:

@@ -52,6 +52,7 @@ class MemberLeaders:
         self._batch_size = batch_size
         self._fetched: set[TopicPartition] = set()
         self._refused: deque[Refused] = deque()
+        self._under_way: list[Refused] = []
         self._resending = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
@@ -75,6 +76,7 @@ class MemberLeaders:
         max_records: int = 0,
     ) -> Results:
         refused = acknowledgements = sent.acknowledgements
+        self._under_way.append(sent)
         try:
             results = await self._ask(fetched, acknowledgements, wait_s, max_records)
             refused = {
@@ -83,7 +85,8 @@ class MemberLeaders:
                 if ErrorCode(results[partition].acknowledge_error).retriable
             }
         finally:
-            if refused:
+            self._under_way = [each for each in self._under_way if each is not sent]
+            if any(refused.values()):
                 self._refused.append(sent._replace(acknowledgements=refused))
         return results
 
@@ -112,15 +115,19 @@ class MemberLeaders:
 
     def forget_refused(self, partition: TopicIdPartition, offsets: Iterable[int]) -> None:
         """The offsets are delivered again, so what was said of them before no longer counts."""
-        for refused in self._refused:
+        for refused in (*self._refused, *self._under_way):
             of_partition = refused.acknowledgements.get(partition, {})
             for offset in of_partition.keys() & set(offsets):
                 del of_partition[offset]
 
     async def give_back(self, offsets: Mapping[TopicIdPartition, Sequence[tuple[int, int]]]) -> None:
         """Give back records, as pairs of a first and a last offset."""
-        for (topic_id, partition), pairs in offsets.items():
-            await self._leaders.give_back(self._group_id, self._member_id, partition, topic_id.bytes, pairs)
+        await asyncio.gather(
+            *(
+                self._leaders.give_back(self._group_id, self._member_id, partition, topic_id.bytes, pairs)
+                for (topic_id, partition), pairs in offsets.items()
+            )
+        )
 
     async def end_session(self) -> None:
         """Give back all that is not acknowledged."""

@@ -75,6 +75,14 @@ def test_a_batch_whose_records_are_malformed_is_rejected_as_a_whole() -> None:
     assert said(taken) == dict.fromkeys(range(5, 10), REJECT)
 
 
+def test_offsets_that_a_damaged_batch_lost_are_rejected_and_are_no_gap() -> None:
+    three = batches()
+    three[1][26] = 2  # its last offset is 7
+    taken = take(b"".join(three))
+    assert offsets(taken) == [*range(5), *range(10, 15)]
+    assert said(taken) == dict.fromkeys(range(5, 10), REJECT)
+
+
 def test_a_batch_that_another_consumer_may_read_is_released() -> None:
     three = batches()
     three[1][22] = 7  # a codec that does not exist yet

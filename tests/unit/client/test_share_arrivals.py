@@ -1,0 +1,364 @@
+"""Records and acknowledgements of a share consumer whose leaders are slow, or whose calls are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from rayka.client.cluster import Cluster
+from rayka.client.share.consumer import AsyncShareConsumer
+from rayka.errors import ErrorCode, RaykaError
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.testing import wait_until
+from tests.unit.client.interrupts import interrupted_at
+from tests.unit.client.test_share_consumer import (
+    ACCEPT,
+    AwayLeaders,
+    cancel_under_way,
+    cluster,
+    configure,
+    count_in_flight,
+    leaders,
+    take,
+    write,
+)
+from tests.unit.client.test_share_consumer import broker_config as broker_config
+
+__all__ = ["broker_config", "cluster", "leaders"]  # fixtures
+EXPLICIT: dict[str, Any] = {"acknowledgement_mode": "explicit"}
+ONE_BY_ONE: dict[str, Any] = {"max_poll_records": 1, "acquire_mode": "record_limit", **EXPLICIT}
+Answer = tuple[int, list[ShareFetchResult]]
+Fetch = Callable[[ShareFetchParams, Sequence[ShareFetchPartition]], Coroutine[Any, Any, Answer]]
+
+
+@pytest.fixture(autouse=True)
+def long_locks(cluster: Cluster) -> None:
+    """No lock expires by itself, unless a test has shorter ones."""
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+
+
+def at_home(cluster: Cluster, body: Callable[[AsyncShareConsumer], Coroutine[Any, Any, None]], **options: Any) -> None:
+    """Run `body` with an assigned consumer, both in the client's own event loop."""
+
+    async def main() -> None:
+        async with await cluster._share_consumer("workers", ["tasks"], options or EXPLICIT) as consumer:
+            while not consumer.is_assigned:
+                await asyncio.sleep(0.001)
+            await body(consumer)
+
+    cluster._connection.loop.run(asyncio.wait_for(main(), 60))
+
+
+async def polled(consumer: AsyncShareConsumer) -> Any:
+    """The first record of a poll that has any."""
+    while not (records := await consumer.poll(timeout_ms=500)):
+        pass
+    return records[0]
+
+
+def replace_fetch(leaders: AwayLeaders, replacement: Callable[[Fetch], Fetch]) -> None:
+    leaders.fetch = replacement(leaders.fetch)  # type: ignore[method-assign]
+
+
+def test_a_poll_does_not_wait_for_a_leader_that_stands_still_and_a_later_one_has_its_records(
+    cluster: Cluster, leaders: AwayLeaders
+) -> None:
+    write(cluster, 3)
+    with cluster.share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
+        wait_until(lambda: consumer._core.is_assigned, 60, "it has its partition")
+        while consumer._core._arrivals.is_fetching:  # one that began before that
+            assert consumer.poll() == []
+        leaders.gate.clear()
+        begin = time.monotonic()
+        assert [consumer.poll(timeout_ms=100) for _ in range(2)] == [[], []]
+        assert time.monotonic() - begin < 6
+        cluster._connection.loop.call_soon(leaders.gate.set)
+        assert [record.delivery_count for record in take(consumer, 3, ACCEPT)] == [1, 1, 1]
+
+
+def test_programs_that_poll_seldom_get_the_records_of_slow_leaders(cluster: Cluster, leaders: AwayLeaders) -> None:
+    """A poll gives up before each answer, and the records are given back before the next poll."""
+    configure(cluster, **{"share.record.lock.duration.ms": "1000"})
+    write(cluster, 1)
+
+    def slow(fetch: Fetch) -> Fetch:
+        async def fetch_slowly(*request: Any) -> Answer:
+            answer = await fetch(*request)
+            await asyncio.sleep(1.2 if request[0].max_records else 0)
+            return answer
+
+        return fetch_slowly
+
+    replace_fetch(leaders, slow)
+    with cluster.share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
+        wait_until(lambda: consumer._core.is_assigned, 60, "it has its partition")
+        for _ in range(4):
+            records = consumer.poll()
+            if records:
+                break
+            wait_until(lambda: not consumer._core._arrivals.is_fetching, 20, "the answer came too late")
+            wait_until(lambda: not consumer._core._arrivals.records, 20, "its records are given back")
+        assert [record.offset for record in records] == [0]
+        consumer.accept(records[0])
+
+
+def test_records_that_nobody_polls_for_are_given_back_as_not_delivered(cluster: Cluster, leaders: AwayLeaders) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "2000"})
+    write(cluster, 3)
+
+    async def main() -> None:
+        async with cluster.async_share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
+            while not consumer.is_assigned:
+                await consumer.poll_more(timeout_ms=0)
+            await cancel_under_way(consumer.poll(timeout_ms=30_000), cluster, leaders)
+            assert await asyncio.to_thread(others) == [1, 1, 1]
+            assert not consumer._arrivals.records
+
+    def others() -> list[int]:
+        with cluster.share_consumer("workers", ["tasks"]) as other:
+            return [record.delivery_count for record in take(other, 3)]
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_poll_fetches_anew_what_arrived_too_long_ago_and_does_not_wait_for_its_return(
+    cluster: Cluster, leaders: AwayLeaders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(cluster, 1)
+    give_back, given_back = leaders._leaders.give_back, []
+
+    async def give_back_slowly(*records: Any) -> None:
+        given_back.append(records[-1])
+        await give_back(*records)
+        await asyncio.sleep(20)
+
+    monkeypatch.setattr(leaders._leaders, "give_back", give_back_slowly)
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        await consumer.arrived(30_000)
+        consumer._arrivals._expires_s = 0
+        async with asyncio.timeout(15):
+            assert (await polled(consumer)).delivery_count == 1
+        assert given_back == [[(0, 0)]]
+        for request in list(consumer._requests):
+            request.cancel()  # or else it takes a while to close
+
+    at_home(cluster, body)
+
+
+def test_records_of_a_poll_that_another_loop_has_cancelled_are_returned_by_the_next(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with cluster.async_share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
+            while not consumer.is_assigned:
+                await consumer.poll_more(timeout_ms=100)
+            cancelled = asyncio.ensure_future(consumer.poll_more(timeout_ms=30_000))
+            await asyncio.sleep(0)
+            write(cluster, 3)
+            wait_until(lambda: consumer._arrivals.records, 30, "records have come")  # and this loop has not heard of it
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            assert [record.delivery_count for record in await consumer.poll(timeout_ms=5000)] == [1, 1, 1]
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_an_error_that_came_after_its_poll_is_raised_by_the_next(cluster: Cluster, leaders: AwayLeaders) -> None:
+    async def body(consumer: AsyncShareConsumer) -> None:
+        leaders.gate.clear()
+        leaders.away, leaders.is_away = ErrorCode.GROUP_AUTHORIZATION_FAILED, True
+        assert await consumer.poll() == []
+        leaders.gate.set()
+        while consumer._arrivals.is_fetching:
+            await asyncio.sleep(0)
+        leaders.is_away = False
+        with pytest.raises(RaykaError, match="GROUP_AUTHORIZATION_FAILED"):
+            await consumer.poll(timeout_ms=5000)
+
+    at_home(cluster, body)
+
+
+def test_a_commit_waits_for_the_acknowledgements_that_a_poll_did_not_wait_for(
+    cluster: Cluster, leaders: AwayLeaders
+) -> None:
+    write(cluster, 2)
+    with cluster.share_consumer("workers", ["tasks"], **ONE_BY_ONE) as consumer:
+        take(consumer, 1, ACCEPT)
+        leaders.gate.clear()
+        assert consumer.poll() == []
+        committed = consumer.commit_async()
+        with pytest.raises(TimeoutError):
+            committed.result(timeout=0.2)
+        cluster._connection.loop.call_soon(leaders.gate.set)
+        committed.result(timeout=60)
+        assert count_in_flight(cluster) == 1
+
+
+def test_acknowledgements_during_a_late_fetch_are_sent_beside_it_and_a_commit_waits_for_them(
+    cluster: Cluster, leaders: AwayLeaders
+) -> None:
+    write(cluster, 1)
+    sent: list[bool] = []
+
+    def seen(fetch: Fetch) -> Fetch:
+        async def fetch_seen(*request: Any) -> Answer:
+            sent.append(any(partition.acknowledgement_batches for partition in request[1]))
+            return await fetch(*request)
+
+        return fetch_seen
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        (record,) = await consumer.poll_more(timeout_ms=30_000)
+        leaders.gate.clear()
+        replace_fetch(leaders, seen)
+        assert await consumer.poll_more(timeout_ms=0) == []
+        consumer.accept(record)
+        assert await consumer.poll_more(timeout_ms=0) == []
+        assert sent == [False, True]
+        commit = asyncio.ensure_future(consumer.commit())
+        assert not (await asyncio.wait([commit], timeout=0.2))[0]
+        leaders.gate.set()
+        await commit
+
+    at_home(cluster, body)
+    assert count_in_flight(cluster) == 0
+
+
+def test_a_commit_that_is_cancelled_before_it_begins_is_made_up_for_by_the_next(cluster: Cluster) -> None:
+    write(cluster, 1)
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        consumer.accept(await polled(consumer))
+        commit = asyncio.ensure_future(consumer.commit())
+        commit.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await commit
+        assert list((await consumer.commit()).values()) == [None]
+
+    at_home(cluster, body)
+    assert count_in_flight(cluster) == 0
+
+
+def test_a_consumer_that_is_closed_before_its_fetch_begins_sends_the_acknowledgements(cluster: Cluster) -> None:
+    write(cluster, 1)
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        consumer.accept(await polled(consumer))
+        polling = asyncio.ensure_future(consumer.poll(timeout_ms=5000))
+        await asyncio.sleep(0)
+        await consumer.close()
+        with pytest.raises(RaykaError, match="closed"):
+            await polling
+
+    at_home(cluster, body)
+    assert count_in_flight(cluster) == 0
+
+
+def test_a_consumer_that_is_closed_while_earlier_acknowledgements_are_sent_again_sends_all(
+    cluster: Cluster, leaders: AwayLeaders
+) -> None:
+    write(cluster, 2)
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        consumer.accept(await polled(consumer))
+        leaders.is_away = True
+        assert await consumer.poll() == []
+        leaders.is_away = False
+        refused = consumer._leaders._refused.popleft()
+        consumer.accept(await polled(consumer))
+        consumer._leaders._refused.append(refused)
+        leaders.gate.clear()
+        polling = asyncio.ensure_future(consumer.poll(timeout_ms=5000))
+        while consumer._arrivals._resending is None:
+            await asyncio.sleep(0)
+        closing = asyncio.ensure_future(consumer.close())
+        await asyncio.sleep(0)
+        leaders.gate.set()
+        await closing
+        with pytest.raises(RaykaError, match="closed"):
+            await polling
+
+    at_home(cluster, body, **ONE_BY_ONE)
+    assert count_in_flight(cluster) == 0
+
+
+def test_acknowledgements_that_no_leader_takes_are_given_up_when_the_locks_have_expired(
+    cluster: Cluster, leaders: AwayLeaders
+) -> None:
+    """As those of a topic that was deleted."""
+    configure(cluster, **{"share.record.lock.duration.ms": "2000"})
+    write(cluster, 1)
+    with cluster.share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
+        take(consumer, 1, ACCEPT)
+        leaders.away, leaders.is_away = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True
+        errors: list[ErrorCode] = []
+
+        def is_given_up() -> bool:
+            errors.extend(error.code for error in consumer.commit().values() if error is not None)
+            return not consumer._core._leaders.has_refused
+
+        assert consumer.poll() == []
+        wait_until(is_given_up, 60, "they are given up")
+        assert {*errors[:-1]} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert errors[-1] is ErrorCode.INVALID_RECORD_STATE
+
+
+def test_what_was_said_of_a_delivery_and_could_not_be_sent_does_not_count_for_the_next_one(
+    cluster: Cluster, leaders: AwayLeaders
+) -> None:
+    """It is sent again while a fetch brings the record once more, and then fails."""
+    configure(cluster, **{"share.record.lock.duration.ms": "1000"})
+    write(cluster, 1)
+    is_open = asyncio.Event()
+
+    def unanswered(fetch: Fetch) -> Fetch:
+        async def fetch_only(params: Any, partitions: Any) -> Answer:
+            if params.max_records:
+                return await fetch(params, partitions)
+            await is_open.wait()
+            return 0, [ShareFetchResult(acknowledge_error=ErrorCode.REQUEST_TIMED_OUT)] * len(partitions)
+
+        return fetch_only
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        consumer.release(await polled(consumer), delay_ms=0)
+        leaders.is_away = True
+        assert await consumer.poll() == []
+        leaders.is_away = False
+        consumer._leaders._refused[0] = consumer._leaders._refused[0]._replace(until_s=float("inf"))
+        before = leaders.fetch
+        replace_fetch(leaders, unanswered)
+        record = await polled(consumer)
+        assert record.delivery_count == 2
+        is_open.set()
+        leaders.fetch = before  # type: ignore[method-assign]
+        assert not any((await consumer.commit()).values())
+        await consumer.renew(record)
+        consumer.accept(record)
+        assert list((await consumer.commit()).values()) == [None]
+
+    at_home(cluster, body)
+    assert count_in_flight(cluster) == 0
+
+
+def test_an_interrupt_while_a_record_is_acknowledged_leaves_it_held_or_acknowledged(cluster: Cluster) -> None:
+    with cluster.share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
+        for number in range(50):
+            write(cluster, 1)
+            (record,) = take(consumer, 1)
+
+            def accept(record: Any = record) -> None:
+                consumer.accept(record)
+
+            was_interrupted = interrupted_at(number, ("rayka.client.share",), accept)
+            if consumer.holds(record):
+                consumer.accept(record)
+            consumer.commit()
+            assert count_in_flight(cluster) == 0, f"interrupted at {number}"
+            if not was_interrupted:
+                break
+        assert number > 3
