@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,7 @@ from rayka.errors import ErrorCode, RaykaError, may_pass
 from rayka.ranges.plan import OffsetRange
 from rayka.spark.source.options import FetchSettings
 from rayka.storage.format.batch import Buffer, iter_headers
+from rayka.storage.format.order import in_order
 from rayka.types import AbortedTransaction, IsolationLevel, OffsetSpec
 
 if TYPE_CHECKING:
@@ -36,10 +38,19 @@ _PATIENCE_S = 5.0
 
 
 class _Fetched(NamedTuple):
-    """The record batches from an offset on, and the aborted transactions among them."""
+    """A leader's answer: record batches from an offset on, and the aborted transactions among them."""
 
     records: Buffer
     aborted: tuple[AbortedTransaction, ...]
+    high_watermark: int
+
+
+class _Batches(NamedTuple):
+    """Whole batches in the order of their offsets; the next ones begin at `next_offset`."""
+
+    records: Buffer
+    aborted: tuple[AbortedTransaction, ...]
+    next_offset: int
 
 
 class RangeFetcher:
@@ -67,53 +78,63 @@ class RangeFetcher:
         """
         position = offsets.start_offset
         with ThreadPoolExecutor(1, "rayka-fetch") as ahead:
-            asked: Future[_Fetched] | None = None
+            asked: Future[_Batches] | None = None
             while position < offsets.end_offset:
                 answer = self._answer(asked or ahead.submit(self._fetch, offsets, position), offsets, position)
                 asked = None
                 if isinstance(answer, int):
                     position = answer
                     continue
-                following = _end_of(answer.records, position)
-                if following < offsets.end_offset:
-                    asked = ahead.submit(self._fetch, offsets, following)
+                if answer.next_offset < offsets.end_offset:
+                    asked = ahead.submit(self._fetch, offsets, answer.next_offset)
                 yield from self._decode(offsets, position, answer)
                 freeze_imports()
-                position = following
+                position = answer.next_offset
 
-    def _answer(self, asked: Future[_Fetched], offsets: OffsetRange, position: int) -> _Fetched | int:
+    def _answer(self, asked: Future[_Batches], offsets: OffsetRange, position: int) -> _Batches | int:
         """The fetched records, or the offset to ask for again."""
         try:
             fetched = asked.result()
         except RaykaError as error:
             return self._recover(offsets, position, error)
-        if _end_of(fetched.records, position) == position:
+        if fetched.next_offset == position:
             return self._wait(offsets, position, _NothingToRead(f"{offsets.topic_partition} has no offset {position}"))
         self._failing_since_s = None
         return fetched
 
-    def _decode(self, offsets: OffsetRange, position: int, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
-        """Columns of at most some tens of MB, however well the records were compressed."""
+    def _decode(self, offsets: OffsetRange, position: int, fetched: _Batches) -> Iterator[pa.RecordBatch]:
+        """Columns of at most some tens of MB, however well the records were compressed.
+
+        The CRCs are checked of all batches, also of those that a reader does not see.
+        """
         from rayka.storage.columns.read import read_columns
 
         committed = self._settings.isolation is IsolationLevel.READ_COMMITTED
-        end = _end_of(fetched.records, position)
-        while position < min(end, offsets.end_offset):
-            batch, position, _ = read_columns(
-                fetched.records,
-                topic=offsets.topic,
-                partition=offsets.partition,
-                columns=self._columns,
-                start_offset=position,
-                end_offset=offsets.end_offset,
-                aborted_transactions=fetched.aborted if committed else None,
-                max_bytes=_TABLE_BYTES,
-            )
+        while position < min(fetched.next_offset, offsets.end_offset):
+            with _named(offsets, position):
+                batch, position, _ = read_columns(
+                    fetched.records,
+                    topic=offsets.topic,
+                    partition=offsets.partition,
+                    columns=self._columns,
+                    start_offset=position,
+                    end_offset=offsets.end_offset,
+                    aborted_transactions=fetched.aborted if committed else None,
+                    max_bytes=_TABLE_BYTES,
+                )
             if batch.num_rows:
                 yield batch
 
-    def _fetch(self, offsets: OffsetRange, position: int) -> _Fetched:
-        return _connections.fetch(self._settings, offsets, position)
+    def _fetch(self, offsets: OffsetRange, position: int) -> _Batches:
+        """The batches from `position` on that are in order."""
+        fetched = _connections.fetch(self._settings, offsets, position)
+        try:
+            return _leading_batches(fetched, position, fetched.high_watermark)
+        except RaykaError:
+            # Kafka looks at the high watermark before it reads, so that records may end behind it that are sound.
+            high_watermark = _connections.log_end(self._settings, offsets)
+        with _named(offsets, position):
+            return _leading_batches(fetched, position, max(high_watermark, fetched.high_watermark))
 
     def _recover(self, offsets: OffsetRange, position: int, error: RaykaError) -> int:
         """The offset to continue at after a transient error. Raises any other error."""
@@ -198,7 +219,7 @@ class _Connections:
         aborted = [
             AbortedTransaction(each.producer_id, each.first_offset) for each in partition.aborted_transactions or ()
         ]
-        return _Fetched(partition.records or b"", tuple(aborted))
+        return _Fetched(partition.records or b"", tuple(aborted), partition.high_watermark)
 
     def forget(self, bootstrap_servers: str) -> None:
         """Close the connections; the next fetch connects again."""
@@ -258,9 +279,29 @@ class _Connections:
 _connections = _Connections()
 
 
-def _end_of(records: Buffer, position: int) -> int:
-    """The offset after the last complete batch."""
-    return max((header.next_offset for _, header in iter_headers(records)), default=position)
+def _leading_batches(fetched: _Fetched, position: int, end_offset: int) -> _Batches:
+    """Those before one whose frame is broken, or whose offsets are not in order or behind the end: the next fetch
+    begins with it. Raises for the first."""
+    records, aborted, _ = fetched
+    size, next_offset = 0, position
+    try:
+        for place, header in in_order(iter_headers(records), position, end_offset):
+            size, next_offset = place + header.size_in_bytes, header.next_offset
+    except RaykaError:
+        if not size:
+            raise
+    if records and not size:  # A leader's first batch is whole, however few bytes were asked for (KIP-74).
+        raise RaykaError(ErrorCode.CORRUPT_MESSAGE, "The record batch is longer than the leader's answer")
+    return _Batches(memoryview(records)[:size], aborted, next_offset)
+
+
+@contextmanager
+def _named(offsets: OffsetRange, position: int) -> Iterator[None]:
+    """Say in an error which records can't be read."""
+    try:
+        yield
+    except RaykaError as error:
+        raise RaykaError(error.code, f"{offsets.topic_partition} from offset {position} on: {error.message}") from None
 
 
 def _request(settings: FetchSettings, offsets: OffsetRange, position: int) -> Any:
