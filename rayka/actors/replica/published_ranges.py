@@ -28,6 +28,8 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.image import MetadataImage
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
+from rayka.storage.format.batch import Buffer, iter_headers
+from rayka.storage.format.order import in_order
 from rayka.storage.format.records import Record, build_batch
 from rayka.storage.log.log import Log
 from rayka.storage.remote.remote_range import RemoteRange
@@ -221,7 +223,7 @@ class PublishedRanges:
         wanted = (start_offset, end_offset)
         arguments = (partition.topic_partition, file_slice, wanted, key.columns, aborted, table_bytes)
         published, size_in_log = await asyncio.get_running_loop().run_in_executor(
-            self._decoder, self._decode, *arguments
+            self._decoder, self._decode, *arguments, log.high_watermark
         )
         self._ratios[ratio_key] = max(published.size / size_in_log, 0.01)
         self._hold(key, published)
@@ -235,24 +237,33 @@ class PublishedRanges:
         columns: Sequence[str],
         aborted: tuple[AbortedTransaction, ...] | None,
         table_bytes: int,
+        high_watermark: int,
     ) -> tuple[PublishedRange, int]:
-        """In the thread: from bytes in a segment to a table in the object store, and how many bytes those were."""
+        """In the thread: from bytes in a segment to a table in the object store, and how many bytes those were.
+
+        Raises CORRUPT_MESSAGE.
+        """
         from rayka.storage.columns.read import read_columns
 
         began = time.perf_counter()
         records = self._reader.read(file_slice)
         was_read = time.perf_counter()
         start_offset, end_offset = wanted
-        batch, next_offset, size_in_log = read_columns(
-            records,
-            topic=topic_partition.topic,
-            partition=topic_partition.partition,
-            columns=columns,
-            start_offset=start_offset,
-            end_offset=end_offset,
-            aborted_transactions=aborted,
-            max_bytes=table_bytes,
-        )
+        try:
+            _require_order(records, start_offset, high_watermark)
+            batch, next_offset, size_in_log = read_columns(
+                records,
+                topic=topic_partition.topic,
+                partition=topic_partition.partition,
+                columns=columns,
+                start_offset=start_offset,
+                end_offset=end_offset,
+                aborted_transactions=aborted,
+                max_bytes=table_bytes,
+            )
+        except RaykaError as error:
+            reason = f"{topic_partition} from offset {start_offset} on: {error.message}"
+            raise RaykaError(error.code, reason) from None
         decoded = time.perf_counter()
         ref = self._store.put(batch)
         done = self.published
@@ -341,6 +352,15 @@ def _slice(log: Log, start_offset: int, end_offset: int, max_bytes: int) -> File
     if last is None or last.path != file_slice.path:
         return file_slice
     return file_slice._replace(size=min(file_slice.size, last.position + last.size - file_slice.position))
+
+
+def _require_order(records: Buffer, start_offset: int, end_offset: int) -> None:
+    """Require that the batches are in order and end before `end_offset`.
+
+    A reader continues behind the last, and would leave out records or read them twice. Raises CORRUPT_MESSAGE.
+    """
+    for _ in in_order(iter_headers(records), start_offset, end_offset):
+        pass
 
 
 def _bound(log: Log, isolation: IsolationLevel) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import uuid
 from collections import Counter
 
@@ -252,3 +253,29 @@ def test_a_gap_that_compaction_left_leads_no_reader_into_an_open_transaction(pub
         assert offsets(await published.read(last, END, isolation=IsolationLevel.READ_UNCOMMITTED)) == [last + 1]
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("position", "damage"),
+    [*((0, struct.pack(">q", base_offset)) for base_offset in (2**40, 0, 131)), (8, b"\x01"), (23, b"\x80")],
+)
+def test_after_damage_to_a_header_no_record_is_left_out_moved_or_read_twice(published, position, damage):
+    """CRCs do not cover the base offset and the length of a batch."""
+    segment = next(each for each in published.log.segments if each.base_offset == 120)
+    with open(segment.path, "r+b") as file:
+        file.seek(segment.size // 3 + position)  # the batch of the offsets 130 to 139
+        file.write(damage)
+    read = []
+
+    async def check():
+        start = 110
+        while start < COUNT:
+            (found, *_) = await published.publish(ORDERS, start, COUNT, COLUMNS, IsolationLevel.READ_COMMITTED)
+            read.extend(offsets([found.ref]))
+            start = found.end_offset
+
+    with pytest.raises(RaykaError) as failure:
+        asyncio.run(check())
+    assert failure.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert read == list(range(110, 110 + len(read)))
+    assert len(read) <= 20
