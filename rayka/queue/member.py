@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from rayka.client.share.records import RecordAcknowledgement
-from rayka.errors import ErrorCode, RaykaError, may_pass
+from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.queue.fetched_items import AcquiredItems, acquired_items
 from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement, acknowledgement_batches, halves_of
@@ -38,13 +38,20 @@ _REFUSED: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_R
 class FetchedItems(NamedTuple):
     """The items of a fetch, and by partition the first and last offsets of those that could not be read.
 
-    `error` says why, when that was so several times in a row, or which records are damaged. If there are no items, it
-    may also be a leader's answer that does not pass.
+    `damage` says which records are damaged. `refused` are the errors of leaders by partition, and `unreadable` the
+    reasons why items could not be read, when that was so several times in a row.
     """
 
     runs: Sequence[ItemRun]
     unread: Mapping[int, Sequence[tuple[int, int]]]
-    error: RaykaError | None
+    damage: RaykaError | None
+    refused: Mapping[int, RaykaError]
+    unreadable: Mapping[int, RaykaError]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether there are no items because a leader refused the fetch, or because they could not be read."""
+        return not self.runs and bool(self.unread or self.refused)
 
 
 class QueueMember:
@@ -102,9 +109,14 @@ class QueueMember:
         """
         runs: list[ItemRun] = []
         unread: dict[int, list[tuple[int, int]]] = {}
-        damage = last_error = refusal = None
+        refused: dict[int, RaykaError] = {}
+        unreadable: dict[int, RaykaError] = {}
+        damage = None
         for topic_partition, result in results.items():
-            refusal = refusal or _refusal(topic_partition, result)
+            if result.error:
+                code = ErrorCode(result.error)
+                reason = f"{topic_partition}: {result.error_message or code.name}"
+                refused[topic_partition.partition] = RaykaError(code, reason)
             try:
                 found = self._items(topic_partition, result)
             except RaykaError as error:
@@ -112,14 +124,14 @@ class QueueMember:
                     raise
                 logger.warning("items of the queue %s go back: %s", self._topic.name, error)
                 unread[topic_partition.partition] = result.acquired_offsets
-                last_error = error
+                unreadable[topic_partition.partition] = RaykaError(error.code, f"{topic_partition}: {error.message}")
                 continue
             runs += found.runs
             damage = damage or found.damage
         self._unread_in_a_row = self._unread_in_a_row + 1 if unread else 0
         if self._unread_in_a_row < _MOST_UNREAD:
-            last_error = None
-        return FetchedItems(runs, unread, damage or last_error or (None if runs else refusal))
+            unreadable = {}
+        return FetchedItems(runs, unread, damage, refused, unreadable)
 
     def _items(self, topic_partition: TopicPartition, result: ShareFetchResult) -> AcquiredItems:
         """The items of one partition. Offsets without an item are acknowledged as gaps, unless they may be damaged."""
@@ -245,14 +257,3 @@ class QueueMember:
         )
         if renews:
             self._lost(place)
-
-
-def _refusal(topic_partition: TopicPartition, result: ShareFetchResult) -> RaykaError | None:
-    """The error of a partition for the program; None if there is none, or one that may pass.
-
-    UNKNOWN_SERVER_ERROR is what a leader did not expect; the next leader may do better.
-    """
-    code = ErrorCode(result.error)
-    if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR) or may_pass(code):
-        return None
-    return RaykaError(code, f"{topic_partition}: {result.error_message or code.name}")

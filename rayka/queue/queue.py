@@ -246,7 +246,8 @@ class Queue:
 
         Raises `Empty`, ValueError for a negative timeout, the error of unpickling (the item is then rejected), and
         RaykaError: UNKNOWN_TOPIC_OR_PARTITION after `shutdown`, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE if items
-        can't be read.
+        can't be read. After such an error the next call waits for items of the other partitions. The error is raised
+        again after ten seconds, or at the end of `timeout` instead of `Empty`.
         """
         holder = current_holder()
         return unpickled(self._here.reader, holder, lambda taken: self._lease(holder, taken, block, timeout))
@@ -273,7 +274,7 @@ class Queue:
             except BaseException as error:
                 self._here.reader.forget(waiter)
                 if isinstance(error, TimeoutError):
-                    raise Empty from None
+                    raise self._here.reader.take_lasting_error() or Empty from None
                 raise
         return item
 
@@ -346,7 +347,7 @@ class Queue:
         except BaseException as error:
             self._here.reader.forget(waiter)
             if isinstance(error, TimeoutError):
-                raise Empty from None
+                raise self._here.reader.take_lasting_error() or Empty from None
             raise
 
     def get_nowait(self) -> Any:

@@ -25,6 +25,7 @@ from rayka.queue.item_waiters import ItemWaiters
 from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement
 from rayka.queue.leases import Item, ItemRun, Leases
 from rayka.queue.member import MAX_BYTES, FetchedItems, QueueMember
+from rayka.queue.partition_errors import PartitionErrors
 from rayka.queue.settings import SHORTEST_LEASE_S, QueueSettings
 from rayka.queue.topic import GONE, QueueTopic
 from rayka.share.requests import ShareFetchResult
@@ -66,6 +67,7 @@ class QueueReader:
         self._leases = Leases(settings.lease, settings.prefetch)
         self._lock = threading.Lock()
         self._waiters = ItemWaiters()
+        self._errors = PartitionErrors()
         self._background = BackgroundTasks(f"queue {topic.name}")
         self._epochs: dict[int, int] = {}
         self._image: object = None
@@ -125,6 +127,12 @@ class QueueReader:
         self._loop.call_soon(self._start_pumping)
         return waiter
 
+    def take_lasting_error(self) -> RaykaError | None:
+        """The error of a partition for a get that has no more time: KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE if items
+        can't be read, or what its leader has long answered. None if the queue is empty, as far as anybody knows."""
+        with self._lock:
+            return self._errors.take_lasting()
+
     def forget(self, waiter: concurrent.futures.Future[None]) -> None:
         """A thread or task has stopped waiting."""
         with self._lock:
@@ -183,6 +191,8 @@ class QueueReader:
                 fetched = await (self.fetch(wanted, wait_s) if is_awaited else self._fetch_ahead())
                 if not fetched.item_count and not is_awaited:
                     break
+                if not fetched.item_count:
+                    self._raise_due()
         except RaykaError as error:
             self._error = error if error.code in GONE else None
             self._fail(error)
@@ -199,7 +209,8 @@ class QueueReader:
     async def look(self, count: int) -> FetchOutcome:
         """Fetch, without waiting, the items that are missing to `count`, or none if there are too few.
 
-        If there are several leaders, each one only needs to have an item. Raises UNKNOWN_TOPIC_OR_PARTITION.
+        If there are several leaders, each one only needs to have an item. Raises UNKNOWN_TOPIC_OR_PARTITION, and if
+        there are too few the error of `take_lasting_error`.
         """
         async with self._looking:
             waiting = list(self._fetches)
@@ -207,6 +218,8 @@ class QueueReader:
             if waiting and self.ready_count < count:  # A leader may have given it some of them just before.
                 await asyncio.wait(waiting, timeout=_ARRIVAL_S)
                 outcome = await self._fetch_missing(count)
+            if self.ready_count < count and (error := self.take_lasting_error()) is not None:
+                raise error
             return outcome
 
     async def _fetch_missing(self, count: int) -> FetchOutcome:
@@ -228,8 +241,8 @@ class QueueReader:
     async def fetch(self, count: int, wait_s: float, at_least: int = 0) -> FetchOutcome:
         """Fetch at most `count` items; none from a leader that has fewer than `at_least`.
 
-        Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST when the handle is closed, and if items can't be read
-        KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE.
+        Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST when the handle is closed, and CORRUPT_MESSAGE for fetched
+        records that are damaged. Notes the errors of single partitions.
         """
         await self._topic.wait_until_known()
         ended: asyncio.Future[None] = self._loop.loop.create_future()
@@ -252,23 +265,31 @@ class QueueReader:
         found = self._add(fetched.runs, count, since_ms)
         self._start_ticking()
         self._trim_after(fetched.runs)
-        await self._give_back_unread(fetched)
-        is_refused = not fetched.runs and bool(fetched.unread or any(result.error for result in results.values()))
-        if is_refused:
+        if fetched.unread:
+            await self._give_back(lambda: fetched.unread)
+        self._note(fetched)
+        if fetched.is_refused:
             await asyncio.sleep(RETRY_S)
-        return FetchOutcome(found, is_refused)
+        return FetchOutcome(found, fetched.is_refused)
+
+    def _raise_due(self) -> None:
+        """Raise the error of a partition that is due for those who wait."""
+        with self._lock:
+            error = self._errors.take_due()
+        if error is not None:
+            raise error
 
     async def _give_back_late(self, results: Mapping[TopicPartition, ShareFetchResult], error: RaykaError) -> None:
         """The handle was closed during the fetch, and others may have its items. Raises the error."""
         await self._member.give_back({number: result.acquired_offsets for (_, number), result in results.items()})
         raise error
 
-    async def _give_back_unread(self, fetched: FetchedItems) -> None:
-        """The next fetch knows what became of them. Raises the error, if there is one."""
-        if fetched.unread:
-            await self._give_back(lambda: fetched.unread)
-        if fetched.error is not None:
-            raise fetched.error
+    def _note(self, fetched: FetchedItems) -> None:
+        """Keep the errors of partitions. Raises that of damaged records, if there are some."""
+        with self._lock:
+            self._errors.note(fetched.refused, fetched.unreadable)
+        if fetched.damage is not None:
+            raise fetched.damage
 
     def _add(self, runs: Sequence[ItemRun], wanted: int, since_ms: int) -> int:
         """Add fetched items; return how many. If they are fewer than wanted, and not very large, there are no more."""

@@ -69,13 +69,15 @@ class WaitingReader(QueueReader):
             self._loop.run(self._give_back_late(results, self._error))
         fetched = self._member.read(results)
         self._add(fetched.runs, 1, since_ms)
-        if fetched.unread or fetched.error is not None:
-            self._loop.run(self._give_back_unread(fetched))
+        if fetched.unread:
+            self._loop.run(self._give_back(lambda: fetched.unread))
+        self._note(fetched)
         item = self.take(holder)
         if item is not None:
             self._loop.call_soon(self._trim_after, fetched.runs)
             is_new = any(result.is_new for result in results.values())
             return LeasedItem(item, is_new, since_ms / 1000 + self._member.lease_s / 2)
-        if fetched.unread or any(result.error for result in results.values()):
+        if fetched.is_refused:
             time.sleep(RETRY_S)
+            self._raise_due()
         return None

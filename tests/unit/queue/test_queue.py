@@ -1056,6 +1056,97 @@ def test_a_damaged_partition_is_no_error_while_another_has_items(
     queue.shutdown()
 
 
+@pytest.fixture
+def half_damaged(cluster: Cluster) -> Iterator[Queue]:
+    """A queue of two partitions. The items of the first can't be read."""
+    queue = Queue(partitions=2)
+    put_into(queue, 0, "not delivered")
+    with damaged_log(queue):
+        yield queue
+    queue.shutdown()
+
+
+def put_into(queue: Queue, partition: int, item: object) -> None:
+    queue._here.writer._producer.send(queue.name, pickle.dumps(item), partition=partition).get()
+
+
+def got(queue: Queue, way: str, timeout: float) -> object:
+    """The item, or the error."""
+    try:
+        match way:
+            case "wait":
+                leased = queue.wait(timeout, threading.Event())
+                return leased and loads(leased.item.value)
+            case "get_async":
+                return asyncio.run(queue.get_async(timeout=timeout))
+            case _:
+                return queue.get(timeout=timeout)
+    except rayka.RaykaError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("way", ["get", "get_async", "wait"])
+def test_who_gets_again_after_an_error_waits_for_the_sound_partitions(half_damaged: Queue, way: str) -> None:
+    assert got(half_damaged, way, ENOUGH_S) is ErrorCode.CORRUPT_MESSAGE
+    putting = threading.Timer(0.5, put_into, (half_damaged, 1, "whole"))
+    putting.start()
+    found = []
+    while not found or found[-1] is None:
+        found.append(got(half_damaged, way, 5))
+    putting.join()
+    assert found[-1] == "whole"
+    assert len(found) == 1 or way == "wait"
+    assert len(found) < 30
+
+
+def test_the_error_of_a_partition_comes_instead_of_empty(half_damaged: Queue) -> None:
+    began = time.monotonic()
+    assert [got(half_damaged, "get", 0.4) for _ in range(4)] == [ErrorCode.CORRUPT_MESSAGE] * 4
+    assert 1.2 <= time.monotonic() - began < 3
+    with pytest.raises(rayka.RaykaError, match="CORRUPT_MESSAGE"):
+        half_damaged.get_nowait()
+
+
+def test_an_error_of_a_partition_is_logged_once_while_another_has_items(
+    half_damaged: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(5):
+        put_into(half_damaged, 1, number)
+        assert half_damaged.get(timeout=ENOUGH_S) == number
+    assert caplog.text.count("no items are delivered of ") == 1
+    assert f"no items are delivered of {half_damaged.name}-0: offset 0 can't be read" in caplog.text
+
+
+@pytest.mark.parametrize("error", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR])
+def test_a_fault_of_a_leader_that_lasts_is_logged_and_is_not_an_empty_queue(
+    queue: Queue, error: ErrorCode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(_: Any, partitions: Any) -> Any:
+        return 0, [ShareFetchResult(error, "disk")] * len(partitions)
+
+    queue.put("kept")
+    with monkeypatch.context() as patch:
+        patch.setattr(queue._here.broker.share_leaders, "fetch", refuse)
+        with pytest.raises(Empty):  # it may pass
+            queue.get(timeout=0.3)
+        assert got(queue, "get", 1.5) is error
+        assert caplog.text.count(f"no items are delivered of {queue.name}-0: disk ({error.name})") == 1
+    assert queue.get(timeout=ENOUGH_S) == "kept"
+
+
+def test_a_segment_that_is_gone_is_not_an_empty_queue(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    queue.put("kept")
+    log = queue._here.broker.share_leaders.partitions._replicas.get(TopicPartition(queue.name, 0)).log
+    path = log._segments.active.path
+    os.rename(path, path + ".away")
+    try:
+        assert got(queue, "get", 3.0) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert caplog.text.count("no items are delivered of ") == 1
+    finally:
+        os.rename(path + ".away", path)
+    assert queue.get(timeout=ENOUGH_S) == "kept"
+
+
 def test_a_topic_that_is_no_queue_is_not_found_as_one(cluster: Cluster) -> None:
     cluster.admin().create_topic("no-queue")
     with pytest.raises(rayka.RaykaError, match="not a queue"):

@@ -1,0 +1,89 @@
+"""The errors of a queue's partitions: when each is logged, and when a get raises it.
+
+Items of the other partitions are delivered meanwhile. An error that does not pass is raised when it is found, and then
+by a get that waits long or has no more time. So a program that catches it and gets again waits for the other items. One
+that may pass is raised by a get that has no more time, if it has lasted: the queue may not be empty.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from rayka.errors import ErrorCode, RaykaError, may_pass
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S: Final = 10.0
+"""How long a get waits for items after an error before the same partition's error is raised again."""
+_LOG_AGAIN_S: Final = 600.0
+_FAULT_S: Final = 1.0
+_MOVE_S: Final = 30.0
+"""As long a leader may be away until the next one is there."""
+_FAULTS: Final = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR})
+"""What a leader did not expect. It may be over with the next request, or with the next leader."""
+
+
+@dataclass(slots=True)
+class _Standing:
+    error: RaykaError
+    since_s: float
+    is_lasting: bool
+
+    def is_over(self, patience_s: float, now_s: float) -> bool:
+        return now_s - self.since_s >= patience_s
+
+
+class PartitionErrors:
+    """Those that one handle of a queue has met. `clock` is in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._standing: dict[int, _Standing] = {}
+        self._raised_s: dict[int, float] = {}
+        self._logged_s: dict[tuple[int, ErrorCode], float] = {}
+
+    def note(self, refused: Mapping[int, RaykaError], unreadable: Mapping[int, RaykaError]) -> None:
+        """The errors of a fetch by partition, of leaders and of items that could not be read again and again.
+
+        The other partitions have none now.
+        """
+        now_s = self._clock()
+        before, self._standing = self._standing, {}
+        for number, error in {**refused, **unreadable}.items():
+            last = before.get(number)
+            since_s = now_s if last is None or last.error.code is not error.code else last.since_s
+            is_lasting = number in unreadable or not (may_pass(error.code) or error.code in _FAULTS)
+            self._standing[number] = _Standing(error, since_s, is_lasting)
+            self._log(number, self._standing[number], now_s)
+
+    def _log(self, number: int, standing: _Standing, now_s: float) -> None:
+        error = standing.error
+        is_move = not standing.is_lasting and error.code not in _FAULTS
+        is_new = now_s - self._logged_s.get((number, error.code), -inf) >= _LOG_AGAIN_S
+        if is_new and standing.is_over(_MOVE_S if is_move else 0.0, now_s):
+            self._logged_s[number, error.code] = now_s
+            logger.warning("no items are delivered of %s (%s)", error.message, error.code.name)
+
+    def take_due(self) -> RaykaError | None:
+        """The error for those who wait: one that does not pass, and that nobody got lately."""
+        now_s = self._clock()
+        for number, standing in self._standing.items():
+            if standing.is_lasting and now_s - self._raised_s.get(number, -inf) >= AGAIN_S:
+                self._raised_s[number] = now_s
+                return standing.error
+        return None
+
+    def take_lasting(self) -> RaykaError | None:
+        """The error for a get that has no more time; None if the queue is empty, as far as anybody knows."""
+        now_s = self._clock()
+        for number, standing in sorted(self._standing.items(), key=lambda each: not each[1].is_lasting):
+            patience_s = _FAULT_S if standing.error.code in _FAULTS else _MOVE_S
+            if standing.is_lasting or standing.is_over(patience_s, now_s):
+                self._raised_s[number] = now_s
+                return standing.error
+        return None
