@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,11 +45,13 @@ class _Fetched(NamedTuple):
 
 
 class _Batches(NamedTuple):
-    """Whole batches in the order of their offsets; the next ones begin at `next_offset`."""
+    """Whole batches in the order of their offsets. The next ones begin at `next_offset`, and are damaged if there is an
+    error."""
 
     records: Buffer
     aborted: tuple[AbortedTransaction, ...]
     next_offset: int
+    error: RaykaError | None
 
 
 class RangeFetcher:
@@ -85,11 +86,13 @@ class RangeFetcher:
                 if isinstance(answer, int):
                     position = answer
                     continue
-                if answer.next_offset < offsets.end_offset:
+                if answer.next_offset < offsets.end_offset and answer.error is None:
                     asked = ahead.submit(self._fetch, offsets, answer.next_offset)
                 yield from self._decode(offsets, position, answer)
                 freeze_imports()
                 position = answer.next_offset
+                if answer.error is not None and position < offsets.end_offset:
+                    raise _named(answer.error, offsets, position)
 
     def _answer(self, asked: Future[_Batches], offsets: OffsetRange, position: int) -> _Batches | int:
         """The fetched records, or the offset to ask for again."""
@@ -97,7 +100,7 @@ class RangeFetcher:
             fetched = asked.result()
         except RaykaError as error:
             return self._recover(offsets, position, error)
-        if fetched.next_offset == position:
+        if fetched.next_offset == position and fetched.error is None:
             return self._wait(offsets, position, _NothingToRead(f"{offsets.topic_partition} has no offset {position}"))
         self._failing_since_s = None
         return fetched
@@ -111,7 +114,7 @@ class RangeFetcher:
 
         committed = self._settings.isolation is IsolationLevel.READ_COMMITTED
         while position < min(fetched.next_offset, offsets.end_offset):
-            with _named(offsets, position):
+            try:
                 batch, position, _ = read_columns(
                     fetched.records,
                     topic=offsets.topic,
@@ -122,19 +125,20 @@ class RangeFetcher:
                     aborted_transactions=fetched.aborted if committed else None,
                     max_bytes=_TABLE_BYTES,
                 )
+            except RaykaError as error:
+                raise _named(error, offsets, position) from None
             if batch.num_rows:
                 yield batch
 
     def _fetch(self, offsets: OffsetRange, position: int) -> _Batches:
         """The batches from `position` on that are in order."""
         fetched = _connections.fetch(self._settings, offsets, position)
-        try:
-            return _leading_batches(fetched, position, fetched.high_watermark)
-        except RaykaError:
-            # Kafka looks at the high watermark before it reads, so that records may end behind it that are sound.
-            high_watermark = _connections.log_end(self._settings, offsets)
-        with _named(offsets, position):
-            return _leading_batches(fetched, position, max(high_watermark, fetched.high_watermark))
+        batches = _leading_batches(fetched, position, fetched.high_watermark)
+        if batches.error is None:
+            return batches
+        # Kafka looks at the high watermark before it reads, so that records may end behind it that are sound.
+        high_watermark = max(_connections.log_end(self._settings, offsets), fetched.high_watermark)
+        return _leading_batches(fetched, position, high_watermark)
 
     def _recover(self, offsets: OffsetRange, position: int, error: RaykaError) -> int:
         """The offset to continue at after a transient error. Raises any other error."""
@@ -280,28 +284,29 @@ _connections = _Connections()
 
 
 def _leading_batches(fetched: _Fetched, position: int, end_offset: int) -> _Batches:
-    """Those before one whose frame is broken, or whose offsets are not in order or behind the end: the next fetch
-    begins with it. Raises for the first."""
+    """Those before one whose frame is broken, or whose offsets are not in order or behind the end.
+
+    The last batch is left to the next fetch if there is a gap before it. It may have a wrong offset, which only the
+    batch after it shows.
+    """
     records, aborted, _ = fetched
     size, next_offset = 0, position
+    error, before = None, None
     try:
         for place, header in in_order(iter_headers(records), position, end_offset):
+            before = (size, next_offset) if size and header.base_offset > next_offset else None
             size, next_offset = place + header.size_in_bytes, header.next_offset
-    except RaykaError:
-        if not size:
-            raise
-    if records and not size:  # A leader's first batch is whole, however few bytes were asked for (KIP-74).
-        raise RaykaError(ErrorCode.CORRUPT_MESSAGE, "The record batch is longer than the leader's answer")
-    return _Batches(memoryview(records)[:size], aborted, next_offset)
+    except RaykaError as found:
+        error = found
+    if records and not size and error is None:  # A leader's first batch is whole, however large it is (KIP-74).
+        error = RaykaError(ErrorCode.CORRUPT_MESSAGE, "The record batch is longer than the leader's answer")
+    size, next_offset = before or (size, next_offset)
+    return _Batches(memoryview(records)[:size], aborted, next_offset, error)
 
 
-@contextmanager
-def _named(offsets: OffsetRange, position: int) -> Iterator[None]:
-    """Say in an error which records can't be read."""
-    try:
-        yield
-    except RaykaError as error:
-        raise RaykaError(error.code, f"{offsets.topic_partition} from offset {position} on: {error.message}") from None
+def _named(error: RaykaError, offsets: OffsetRange, position: int) -> RaykaError:
+    """The error with the records that can't be read."""
+    return RaykaError(error.code, f"{offsets.topic_partition} from offset {position} on: {error.message}")
 
 
 def _request(settings: FetchSettings, offsets: OffsetRange, position: int) -> Any:

@@ -109,13 +109,13 @@ def offsets_read(
         (1, 0, struct.pack(">q", 3), "offset 5 is expected"),
         (1, 0, struct.pack(">q", 0), "offset 2 is expected"),
         (3, 0, struct.pack(">q", 0), "offset 6 is expected"),
-        (1, 23, b"\x80", "offset 2 is expected"),
-        (2, 23, b"\x80", "offset 4 is expected"),
+        (1, 23, b"\x80", "The record batch at offset 2 "),
+        (2, 23, b"\x80", "The record batch at offset 4 "),
         (1, 8, bytes(4), "has a batch length of 0"),
         (1, 8, b"\x01", "is longer than the leader's answer"),
     ],
 )
-@pytest.mark.parametrize("batches_per_answer", [3, BATCHES])
+@pytest.mark.parametrize("batches_per_answer", [2, 3, BATCHES])
 def test_after_damage_to_a_header_no_record_is_left_out_moved_or_read_twice(
     number: int, position: int, damage: bytes, error: str, batches_per_answer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +128,26 @@ def test_after_damage_to_a_header_no_record_is_left_out_moved_or_read_twice(
     assert error in raised
     assert read == list(range(len(read)))
     assert len(read) <= number * BATCH_RECORDS
+
+
+def test_damage_that_a_leader_passes_over_when_it_is_asked_again_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader looks for the first batch that ends at the offset or behind it."""
+    batches = [batch(base_offset) for base_offset in range(0, END, BATCH_RECORDS)]
+    batches[2][23] = 0x80
+    read, raised = offsets_read(DamagedLog(batches, 3), monkeypatch)
+    assert read == [0, 1, 2, 3]
+    assert raised.startswith(
+        "CORRUPT_MESSAGE: clicks-3 from offset 4 on: The record batch at offset 4 ends at offset -"
+    )
+
+
+def test_damage_behind_a_range_is_none_of_its_reader_s_concern(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [batch(base_offset) for base_offset in range(0, END + 4, BATCH_RECORDS)]
+    batches[-1][8:12] = bytes(4)
+    log = DamagedLog(batches[:-1], len(batches))
+    log._batches = batches
+    log.high_watermark = log.end_offset = END + 4
+    assert offsets_read(log, monkeypatch) == ([*range(END)], "")
 
 
 def test_gaps_an_early_first_batch_and_an_old_high_watermark_are_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
