@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from mmap import PROT_READ, mmap
 from multiprocessing.synchronize import Barrier, Semaphore
@@ -19,11 +19,16 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from rayka.storage.fallocate import set_blocks_aside
+from rayka.storage.segments.blocks_ahead import STEP_BYTES
+
 MB = 1 << 20
 _FILE_MB = 256
 _SHARED_MB = 32
 """As much as a producer's default `buffer_memory`."""
 _FILES = 4
+_TABLE_MB = 24
+"""As much as a table has."""
 _ROUNDS = 3
 _MOST_S = 60
 """Two processes wait no longer for each other: one may have failed."""
@@ -93,7 +98,7 @@ def rates(directory: Path) -> str:
         found[name] = statistics.median(_poll_on_two_cores(path, target, has_crc) for _ in range(_ROUNDS)) / 2
     path.unlink()
     for name, has_crc in (("produce", False), ("produce with CRC", True)):
-        found[name] = statistics.median(_produce(directory, source, has_crc) for _ in range(_ROUNDS))
+        found[name] = statistics.median(_produced_s(directory, source, has_crc) for _ in range(_ROUNDS))
     return "   ".join(f"{name} {len(source) / seconds / 1e9:.1f} GB/s" for name, seconds in found.items())
 
 
@@ -129,32 +134,90 @@ def _poll_behind(barrier: Barrier, path: Path, target: memoryview, has_crc: bool
     barrier.wait()
 
 
-def _produce(directory: Path, source: memoryview, has_crc: bool) -> float:
-    """Copy all of it into shared memory, from where another process writes it to files; returns the seconds of it.
+def _produced_s(directory: Path, source: memoryview, has_crc: bool) -> float:
+    touch(TOUCHED_BYTES)
+    with Producing(directory, source, len(source) // MB, has_crc) as producing:
+        return _seconds(producing.run)
+
+
+class Producing:
+    """Copy `count` MB from `source`, again and again, to shared memory, from where another process writes it to files.
 
     Raises TimeoutError if that fails.
     """
-    touch(TOUCHED_BYTES)
-    fork = multiprocessing.get_context("fork")
-    free, full = fork.Semaphore(0), fork.Semaphore(0)
-    with mmap(-1, _SHARED_MB * MB) as memory:
-        memory[:] = bytes(len(memory))
-        writer = fork.Process(target=_write, args=(directory, memory, len(source) // MB, has_crc, free, full))
-        writer.start()
-        _wait_for(free)  # the writer has begun
-        began = time.perf_counter()
-        for number in range(len(source) // MB):
-            _wait_for(free)
-            at = number % _SHARED_MB * MB
-            memory[at : at + MB] = source[number * MB : (number + 1) * MB]
-            if has_crc:
-                crc32c(source[number * MB : (number + 1) * MB])
-            full.release()
+
+    def __init__(self, directory: Path, source: memoryview, count: int, has_crc: bool) -> None:
+        fork = multiprocessing.get_context("fork")
+        self._free, self._full = fork.Semaphore(0), fork.Semaphore(0)
+        self._parts = [source[start : start + MB] for start in range(0, len(source) - MB + 1, MB)]
+        self._count, self._has_crc = count, has_crc
+        self._memory = mmap(-1, _SHARED_MB * MB)
+        self._memory[:] = bytes(len(self._memory))
+        work = (directory, self._memory, count, has_crc, self._free, self._full)
+        self._writer = fork.Process(target=_write, args=work)
+
+    def __enter__(self) -> Producing:
+        """Start the other process."""
+        self._writer.start()
+        _wait_for(self._free)
+        return self
+
+    def run(self) -> None:
+        """Return when all is in the page cache."""
+        for number in range(self._count):
+            _wait_for(self._free)
+            part, at = self._parts[number % len(self._parts)], number % _SHARED_MB * MB
+            self._memory[at : at + MB] = part
+            if self._has_crc:
+                crc32c(part)
+            self._full.release()
         for _ in range(_SHARED_MB):
-            _wait_for(free)
-        took_s = time.perf_counter() - began
-        writer.join()
-    return took_s
+            _wait_for(self._free)
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.join()
+        self._memory.close()
+
+
+class Polling:
+    """Two processes copy a half of some files each, 1 MB at a time, to the same memory again and again, with CRCs.
+
+    Raises BrokenBarrierError if one fails.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        fork = multiprocessing.get_context("fork")
+        self._barrier = fork.Barrier(3, timeout=_MOST_S)
+        self._pollers = [fork.Process(target=_poll_files, args=(self._barrier, paths[each::2])) for each in range(2)]
+
+    def __enter__(self) -> Polling:
+        """Start the processes."""
+        for poller in self._pollers:
+            poller.start()
+        return self
+
+    def run(self) -> None:
+        """Return when both have copied everything."""
+        self._barrier.wait()
+        self._barrier.wait()
+
+    def __exit__(self, *_: object) -> None:
+        for poller in self._pollers:
+            poller.join()
+
+
+def _poll_files(barrier: Barrier, paths: Sequence[Path]) -> None:
+    target = memoryview(bytearray(_TABLE_MB * MB))
+    barrier.wait()
+    for path in paths:
+        size = path.stat().st_size
+        with path.open("rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as mapping, memoryview(mapping) as data:
+            for start in range(0, size, MB):
+                with data[start : start + MB] as part:
+                    crc32c(part)
+                    at = start % len(target)
+                    target[at : at + len(part)] = part
+    barrier.wait()
 
 
 def _write(directory: Path, memory: mmap, count: int, has_crc: bool, free: Semaphore, full: Semaphore) -> None:
@@ -172,7 +235,10 @@ def _write(directory: Path, memory: mmap, count: int, has_crc: bool, free: Semap
                 own[:] = written
                 crc32c(own)
                 written = own
-            files[number % _FILES].write(written)
+            file = files[number % _FILES]
+            if number // _FILES * MB % STEP_BYTES == 0:
+                set_blocks_aside(file.fileno(), file.tell(), STEP_BYTES)
+            file.write(written)
             free.release()
     for path, file in zip(paths, files, strict=True):
         file.close()

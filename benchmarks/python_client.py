@@ -7,7 +7,8 @@ clock runs while a process loads compiled code: of a long run (`--times`) that i
 Processor seconds are those of the client's and the broker's processes together, for each million records; times are in
 ms. `confluent-kafka` has no calls like some of rayka's: these are compared with its quickest. The second line says how
 fast this machine copies memory, writes and reads files in the page cache, and what follows from it at most for a client
-that polls or produces (`benchmarks.machine`).
+that polls or produces (`benchmarks.machine`). Tables may be at the limit of the memory: so two processes that only do
+what no client can leave out take turns with the clients, with the same number of bytes.
 """
 
 from __future__ import annotations
@@ -254,6 +255,34 @@ def theirs_one(bootstrap: str, topic: str, size: int, count: int) -> Figures:
     return one_at_a_time(one, count)
 
 
+def most_send_table(data_dir: str, topic: str, size: int, count: int) -> Figures:
+    """What the machine can do: two processes that only copy, compute CRCs, and write to files."""
+    source = memoryview(bytearray(CHUNK * size))
+    with (
+        tempfile.TemporaryDirectory(prefix="most-", dir=data_dir) as directory,
+        machine.Producing(Path(directory), source, count * size // machine.MB, has_crc=True) as producing,
+    ):
+        held.append(machine.used(TOUCHED_BYTES))  # only now: the other process must not hold it
+
+        def work() -> int:
+            producing.run()
+            return count
+
+        return timed(work)
+
+
+def most_poll_table(data_dir: str, topic: str, size: int, count: int) -> Figures:
+    """What the machine can do: two processes that only copy the topic's segments and compute CRCs."""
+    with machine.Polling(sorted(Path(data_dir).rglob(f"{topic}-*/*.log"))) as polling:
+        held.append(machine.used(TOUCHED_BYTES))
+
+        def work() -> int:
+            polling.run()
+            return count
+
+        return timed(work)
+
+
 def one_at_a_time(one: Callable[[], object], count: int) -> Figures:
     """The times of so many acknowledged records, one after the other, after a tenth more to warm up."""
     for _ in range(count // 10):
@@ -282,6 +311,8 @@ PAIRS: dict[str, tuple[str, str]] = {
     VIEWS: ("ours_poll_views", "theirs_poll"),
     "one": ("ours_one", "theirs_one"),
 }
+MOST = {"send_table": "most_send_table", "poll_table": "most_poll_table", VIEWS: "most_poll_table"}
+"""What the machine can do at most, for calls that may be at its limit."""
 READS = ("iterate", "poll", "poll_table", VIEWS)
 ON_NODE = ("driver", "task", "actor")
 ALL = "all"
@@ -296,14 +327,14 @@ def work_in(place: str, name: str, address: str, *arguments: Any) -> Figures:
     Unless it waits for each record, there is memory that was just used when the clock starts.
     """
     measured: Callable[..., Figures] = globals()[name]
-    is_quick = name.removeprefix("ours_").removeprefix("theirs_") != "one"
+    is_quick = not (name.endswith("_one") or name.startswith("most"))
 
     def load_of(address: str, *arguments: Any) -> Figures:
         if is_quick:
             held.append(machine.used(TOUCHED_BYTES))
         return measured(address, *arguments)
 
-    if place == "driver" or name.startswith("theirs"):
+    if place == "driver" or not name.startswith("ours"):
         return load_of(address, *arguments)
     import ray
 
@@ -349,6 +380,8 @@ def run(broker: Rayka, name: str, place: str, topic: str, size: int, count: int)
     """One load in a process of its own; `cpu` is for a million records, with the broker's."""
     os.sync()  # no measure pays for what the one before it left to be written
     where = address_of(broker) if name.startswith("ours") else broker.bootstrap
+    if name.startswith("most"):
+        where = str(broker.data_dir)
     cpu = CpuClock(broker.own())
     with start(place, name, where, topic, size, count) as process:
         output, _ = process.communicate(timeout=load.TIMEOUT_S)
@@ -380,16 +413,24 @@ def in_turns(broker: Rayka, what: str, size: int, rounds: int, times: int, loads
 def compare(broker: Rayka, what: str, size: int, rounds: int, times: int, place: str) -> None:
     """Both clients, or rayka's in all places of a node; one line of the report."""
     name, theirs_name = PAIRS[what]
+    limits: list[Figures] = []
     if place == ALL:
         of_driver, *others = in_turns(broker, what, size, rounds, times, [(name, each) for each in ON_NODE])
         pairs = [(each, of_driver) for each in others]
     else:
-        pairs = [tuple(in_turns(broker, what, size, rounds, times, [(name, place), (theirs_name, place)]))]
+        most = [MOST[what]] if what in MOST else []
+        ours, theirs, *limits = in_turns(
+            broker, what, size, rounds, times, [(each, place) for each in (name, theirs_name, *most)]
+        )
+        pairs = [(ours, theirs)]
     parts = [
         f"{each} {figures[each]:,.3f} / {others[each]:,.3f} = {figures[each] / others[each]:.2f}"
         for figures, others in pairs
         for each in (("p50", "p99", "cpu") if what == "one" else ("rate", "cpu"))
     ]
+    for limit in limits:
+        of_theirs = limit["rate"] / theirs["rate"]
+        parts.append(f"{ours['rate'] / limit['rate']:.0%} of the machine's {limit['rate']:,.0f} = {of_theirs:.2f}")
     print(f"{what:<10} {size:>5} B  " + "   ".join(parts), flush=True)
 
 

@@ -3,8 +3,8 @@
 Acquiring has an effect, so a request whose answer nobody wants is a loss until its locks expire. One leader does a
 whole fetch, waiting included. Several are asked one after the other until there are enough records, in the order of the
 partitions; when none has any, the fetch waits at all of them without acquiring, and asks again when the first is ready.
-A leader that does not answer soon holds up the others only if it is to acknowledge records: what it acquires later is
-given back, and until then it is not asked for more.
+A leader that does not answer soon does not hold up the others: what it acquires later is given back, and until then
+it is not asked for more. If it is to acknowledge records, the fetch waits a few seconds for that.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from rayka.types import TopicPartition
 _END_TIMEOUT_S = 10.0
 _PATIENCE_S = 1.0
 """How long a fetch from several leaders waits for the records of one."""
+_ACKNOWLEDGE_PATIENCE_S = 5.0
+"""As long it waits for acknowledgements. The locks of what other leaders have acquired must not expire meanwhile."""
 
 
 class LateKey(NamedTuple):
@@ -63,14 +65,12 @@ class ShareRouter:
         """The answer of a leader to a fetch, or a failure."""
         return await self._router.ask(name, request, request.params.max_wait_s + CALL_TIMEOUT_S)
 
-    async def ask_briefly(self, name: str, request: ShareFetch) -> Any:
-        """As `ask`; None if it does not answer soon, or has not answered an earlier request of the member yet."""
+    async def ask_briefly(self, name: str, request: ShareFetch, patience_s: float) -> Any:
+        """As `ask`; None if it does not answer in time."""
         key = LateKey(request.params.group_id, request.params.member_id, name)
-        if key in self._late:
-            return None
         asking = asyncio.ensure_future(self.ask(name, request))
         try:
-            await asyncio.wait([asking], timeout=_PATIENCE_S)
+            await asyncio.wait([asking], timeout=patience_s)
         finally:
             if not asking.done():
                 late = self._late[key] = asyncio.ensure_future(self._return(asking, request))
@@ -226,12 +226,19 @@ class RoutedShareFetch:
 
     async def _ask(self, name: str, params: ShareFetchParams, *, with_acknowledgements: bool = True) -> None:
         request = ShareFetch(params, self._requests(name, with_acknowledgements))
+        acknowledges = any(partition.acknowledgement_batches for partition in request.partitions)
         answer: Any
-        if len(self._leaders) == 1 or any(partition.acknowledgement_batches for partition in request.partitions):
+        if len(self._leaders) == 1:
             answer = await self._router.ask(name, request)
+        elif acknowledges:
+            answer = await self._router.ask_briefly(name, request, _ACKNOWLEDGE_PATIENCE_S)
+        elif self._late(name) is None:
+            answer = await self._router.ask_briefly(name, request, _PATIENCE_S)
         else:
-            answer = await self._router.ask_briefly(name, request)
+            return
         if answer is None:
+            if acknowledges:
+                self._not_acknowledged(self._leaders[name], RaykaError(ErrorCode.REQUEST_TIMED_OUT))
             return
         indexes = self._leaders[name]
         if isinstance(answer, ShareFetched):
@@ -241,6 +248,15 @@ class RoutedShareFetch:
         else:
             error = answer if isinstance(answer, RaykaError) else RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self._failed(indexes, error, with_acknowledgements=with_acknowledgements)
+
+    def _not_acknowledged(self, indexes: Sequence[int], error: RaykaError) -> None:
+        """The leader has not answered yet; there are no records of it, which is no error."""
+        for index in indexes:
+            if self._partitions[index].acknowledgement_batches:
+                result = ShareFetchResult(
+                    acknowledge_error=error.code, acknowledge_error_message=error.message or error.code.name
+                )
+                self._merge(index, result)
 
     def _merge(self, index: int, result: ShareFetchResult) -> None:
         """Keep the results of the acknowledgements."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rayka.actors.share import router
 from rayka.actors.share.router import ShareRouter
 from rayka.coordinator.shares.requests import InitializeShareGroupStateRequest
 from rayka.errors import ErrorCode, RaykaError
@@ -61,12 +62,12 @@ def check(path: Path, body: Callable[[LocalBroker, TwoLeaders, Any], Coroutine[A
         for number in range(2):
             await broker.shares.execute(InitializeShareGroupStateRequest("g", topic_id, number, 1, 0))
         leaders = TwoLeaders(broker)
-        router = ShareRouter(leaders)  # type: ignore[arg-type]
+        share_router = ShareRouter(leaders)  # type: ignore[arg-type]
         partitions = [ShareFetchPartition(TopicPartition("t", number), topic_id.bytes) for number in range(2)]
 
         async def fetch(**values: Any) -> int:
             params = {"max_wait_s": 30.0, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 500, **values}
-            _, results = await router.fetch(ShareFetchParams("g", "m", **params), partitions)
+            _, results = await share_router.fetch(ShareFetchParams("g", "m", **params), partitions)
             assert [result.error for result in results] == [0, 0]
             return sum(result.acquired_count for result in results)
 
@@ -146,5 +147,31 @@ def test_a_leader_that_stands_still_holds_up_no_other_and_what_it_acquires_late_
         assert leaders.asked < asked + FEW
         (records,) = await leaders.first.records("g", TopicPartition("t", 0)) or ()
         assert records.delivery_count == 1
+
+    check(tmp_path, body)
+
+
+def test_a_leader_that_does_not_take_acknowledgements_holds_up_no_other_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router, "_ACKNOWLEDGE_PATIENCE_S", 0.1)
+
+    async def body(broker: LocalBroker, leaders: TwoLeaders, fetch: Any) -> None:
+        append(broker, "t", 1)
+        assert await fetch() == 1
+        append(broker, "t", 1, 2, partition=1)
+        leaders.first_may_answer.clear()
+        topic_id, accepted = broker.image.topics["t"].topic_id.bytes, (AcknowledgementBatch(0, 0, (1,)),)
+        partitions = [
+            ShareFetchPartition(TopicPartition("t", number), topic_id, True, batches)
+            for number, batches in ((0, accepted), (1, ()))
+        ]
+        params = ShareFetchParams("g", "m", max_wait_s=30.0, min_bytes=1, max_bytes=1 << 20, max_records=500)
+        async with asyncio.timeout(20):
+            _, results = await ShareRouter(leaders).fetch(params, partitions)  # type: ignore[arg-type]
+        assert [result.acquired_count for result in results] == [0, 2]
+        assert [result.acknowledge_error for result in results] == [ErrorCode.REQUEST_TIMED_OUT, 0]
+        assert [result.error for result in results] == [0, 0]
+        leaders.first_may_answer.set()
 
     check(tmp_path, body)
