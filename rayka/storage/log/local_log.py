@@ -145,7 +145,7 @@ class LocalLog:
         self, offset: int, max_bytes: int, end_offset: int, end: LogOffsetMetadata, min_one_message: bool
     ) -> FileSlice | None:
         """A slice from the batch that has `offset` to at most `end`, where `end_offset` is."""
-        segment, position = self._places.get(offset) or self.place_of(offset, is_whole=True)
+        segment, position = self._places.get(offset) or self.place_of(offset, is_checked=True)
         last_segment, last_position = end
         while position >= (stop := last_position if segment is last_segment else segment.size):
             following = self.segments.after(segment)
@@ -176,10 +176,10 @@ class LocalLog:
         self.remember(following.base_offset, (segment, end))
         return end - position
 
-    def place_of(self, offset: int, is_whole: bool = False) -> LogOffsetMetadata:
+    def place_of(self, offset: int, is_checked: bool = False) -> LogOffsetMetadata:
         """Where the batch begins that has `offset`, or the end of the log. Raises as `Segment.find`."""
         segment = self.segments.floor(offset) or self.segments.all[0]
-        found = segment.find(offset, is_whole) if offset < self.log_end_offset else None
+        found = segment.find(offset, is_checked) if offset < self.log_end_offset else None
         if found is None and (following := self.segments.after(segment)) is not None:
             return following, 0
         return segment, segment.size if found is None else found.position

@@ -77,7 +77,7 @@ class RemoteLogReader:
         """
         for number, metadata in enumerate(segments):
             segment = self._open(metadata)
-            found = segment.find(offset, is_whole=True)
+            found = segment.find(offset, is_checked=True)
             if found is None:
                 continue
             chunk = segment.chunk_at(found.position)

@@ -46,7 +46,7 @@ def offsets_of_segments(segments: Segments, timestamp: int, log_start_offset: in
 
 
 def _batches_from(segment: Segment, offset: int) -> Iterator[ScannedBatch]:
-    found = segment.find(offset)
+    found = segment.find(offset, is_checked=True)
     return iter_batches(segment.read, segment.size if found is None else found.position, segment.size, SCAN_BYTES)
 
 

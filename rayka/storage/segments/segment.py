@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import FileStatus, RealFiles
-from rayka.storage.format.batch import HEADER, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, BatchHeader, Buffer, read_header
+from rayka.storage.format.batch import LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, BatchHeader, Buffer, read_header
 from rayka.storage.segments.index import OffsetIndex, TimeIndex, TimestampOffset
 from rayka.storage.segments.scan import ScannedBatch, iter_batches
 from rayka.storage.segments.spare import SpareFile
@@ -31,6 +32,9 @@ SWAP_SUFFIX = ".swap"
 
 SCAN_BYTES = 8192
 """Bytes read at once while looking for a batch from an index entry on."""
+
+_FRAME = struct.Struct(">qi11xi")
+"""Base offset, length and last offset delta of a batch."""
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -398,26 +402,42 @@ class Segment:
         """The header at a position where a batch begins, None at the end."""
         if position + RECORD_BATCH_OVERHEAD > self.size:
             return None
-        return read_header(self.read(RECORD_BATCH_OVERHEAD, position))
+        return read_header(self._read_headers(RECORD_BATCH_OVERHEAD, position))
 
-    def find(self, offset: int, is_whole: bool = False) -> BatchPosition | None:
+    def _read_headers(self, size: int, position: int) -> bytes:
+        """As `read`, at least one header. Raises CORRUPT_MESSAGE if the file is shorter than the segment."""
+        data = self.read(size, position)
+        if len(data) < RECORD_BATCH_OVERHEAD:
+            raise self._corrupt(f"the file ends at position {position + len(data)}, and its batches at {self.size}")
+        return data
+
+    def find(self, offset: int, is_checked: bool = False) -> BatchPosition | None:
         """The first batch whose last offset is at or above `offset`, None if all are below.
 
         Behind a batch that would end behind the segment, by a damaged length, nothing can be found: it is taken for the
-        one, or raises CORRUPT_MESSAGE if the batch must be whole.
+        one. Readers look with `is_checked`: then such a batch raises CORRUPT_MESSAGE, and so does one whose offsets are
+        not in order if it may be the one: it is found, or nothing else is that has `offset`.
         An index entry that does not lead to a batch is wrong: the entry is ignored and the
         segment read from its start. Raises CORRUPT_MESSAGE when the log itself is not readable.
         """
-        start = self.offset_index.lookup(offset).position
-        if start:
-            header = self.batch_at(start)
-            if header is None or not self._begins_batch(header, offset):
-                start = 0
-        found = self._scan(offset, start)
-        if is_whole and found is not None and found.position + found.header.size_in_bytes > self.size:
-            message = f"The batch at position {found.position} of {self.path} ends behind the segment"
-            raise RaykaError(ErrorCode.CORRUPT_MESSAGE, message)
+        found = self._scan(offset, self._start_for(offset, is_checked), is_checked)
+        if is_checked and found is not None and found.position + found.header.size_in_bytes > self.size:
+            raise self._corrupt(f"the batch at position {found.position} ends behind the segment")
         return found
+
+    def _start_for(self, offset: int, is_checked: bool) -> int:
+        """From where to look for the batch with `offset`."""
+        entry = self.offset_index.lookup(offset)
+        if not entry.position:
+            return 0
+        header = self.batch_at(entry.position)
+        if header is None or not self._begins_batch(header, entry.offset):
+            return 0
+        if is_checked and header.last_offset < entry.offset:
+            # Kafka writes one entry for all batches of an append, with the last offset. Or else the offset of this one
+            # is damaged, which the batch before it will show.
+            return self._start_for(entry.offset - 1, is_checked=False)
+        return entry.position
 
     def _begins_batch(self, header: BatchHeader, offset: int) -> bool:
         return (
@@ -426,19 +446,35 @@ class Segment:
             and self.base_offset <= header.base_offset <= offset
         )
 
-    def _scan(self, offset: int, position: int) -> BatchPosition | None:
-        data, start = b"", position
-        while position + RECORD_BATCH_OVERHEAD <= self.size:
-            if position + RECORD_BATCH_OVERHEAD > start + len(data):
-                data, start = self.read(SCAN_BYTES, position), position
-            fields = HEADER.unpack_from(data, position - start)
-            end = position + fields[1] + LOG_OVERHEAD
-            if fields[0] + fields[6] >= offset or end > self.size:
-                return BatchPosition(position, BatchHeader._make(fields))
-            if fields[1] < RECORD_BATCH_OVERHEAD - LOG_OVERHEAD:
-                raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} has no record batch at position {position}")
+    def _scan(self, offset: int, position: int, is_checked: bool) -> BatchPosition | None:
+        data, start, size = b"", position, self.size
+        end_of_data = position
+        last_offset = self.base_offset - 1
+        is_in_order = True
+        while position + RECORD_BATCH_OVERHEAD <= size:
+            if position + RECORD_BATCH_OVERHEAD > end_of_data:
+                data, start = self._read_headers(SCAN_BYTES, position), position
+                end_of_data = start + len(data)
+            base_offset, length, last_offset_delta = _FRAME.unpack_from(data, position - start)
+            end, before, was_in_order = position + length + LOG_OVERHEAD, last_offset, is_in_order
+            last_offset = base_offset + last_offset_delta
+            is_in_order = before < base_offset <= last_offset
+            if last_offset >= offset or end > size:
+                if is_checked and not (is_in_order and (was_in_order or base_offset <= offset)):
+                    raise self._out_of_order(position, before)
+                return BatchPosition(position, read_header(data, position - start))
+            if length < RECORD_BATCH_OVERHEAD - LOG_OVERHEAD:
+                raise self._corrupt(f"there is no record batch at position {position}")
             position = end
+        if is_checked and not is_in_order:
+            raise self._out_of_order(position, last_offset)
         return None
+
+    def _out_of_order(self, position: int, last_offset: int) -> RaykaError:
+        return self._corrupt(f"the batch at or before position {position} is not in order, behind offset {last_offset}")
+
+    def _corrupt(self, what: str) -> RaykaError:
+        return RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} is damaged: {what}")
 
     def next_offset(self) -> int | None:
         """The offset after the last batch, found from the last index entry on; None if the end is not a batch's end."""

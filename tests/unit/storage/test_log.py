@@ -116,6 +116,69 @@ def test_a_batch_with_a_damaged_length_hides_no_records_behind_it(tmp_path: Path
     assert [record.value for record in read_records(SegmentReader().read(last))] == [b"c"]
 
 
+@pytest.mark.parametrize("index_interval_bytes", [1, 4096])
+@pytest.mark.parametrize("damage", [(23, b"\x80"), (0, bytes(8)), (0, b"\xff"), (0, (6).to_bytes(8))])
+def test_a_batch_whose_offset_went_down_hides_no_records(
+    tmp_path: Path, damage: tuple[int, bytes], index_interval_bytes: int
+) -> None:
+    """For a look-up it is below the offset, and the batch behind it looks like the next one after a gap."""
+    log = open_log(tmp_path, index_interval_bytes=index_interval_bytes)
+    for _ in range(10):
+        append(log, b"a")
+    path = Path(tmp_path, "00000000000000000000.log")
+    data = bytearray(path.read_bytes())
+    place = [place for place, _ in iter_headers(data)][8] + damage[0]
+    data[place : place + len(damage[1])] = damage[1]
+    path.write_bytes(data)
+    with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE: .*0\.log is damaged"):
+        log.read(8, 1000, 10)
+    for offset in (7, 9):
+        found = log.read(offset, 1000, 10)
+        assert found is not None
+        assert found.position == log.size // 10 * offset, "what is sound can be read before it and behind it"
+
+
+def test_an_offset_that_went_down_hides_no_records_at_the_end_of_a_segment(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for number in range(4):
+        append(log, b"a")
+        if number == 2:
+            log.roll(NOW_MS)
+    path = Path(tmp_path, "00000000000000000000.log")
+    data = bytearray(path.read_bytes())
+    data[-len(data) // 3 : -len(data) // 3 + 8] = bytes(8)
+    path.write_bytes(data)
+    with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+        log.read(2, 1000, 4)
+    assert log.read(3, 1000, 4) is not None
+
+
+def test_a_file_that_was_cut_off_is_reported_with_its_path(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for _ in range(3):
+        append(log, b"a")
+    path = Path(tmp_path, "00000000000000000000.log")
+    os.truncate(path, log.size * 2 // 3 + 30)
+    with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE: .*0\.log is damaged: the file ends at"):
+        log.read(2, 1000, 3)
+
+
+def test_an_index_entry_for_several_batches_leads_to_them(tmp_path: Path) -> None:
+    """Kafka writes one for each append of a follower, with the last offset of its batches."""
+    log = open_log(tmp_path, index_interval_bytes=1)
+    for _ in range(10):
+        append(log, b"a")
+    index = log._segments.active.offset_index
+    index.reset()
+    size = log.size // 10
+    for first in (1, 4, 7):
+        index.append(first + 2, first * size)
+    for offset in range(10):
+        found = log.read(offset, 1000, 10)
+        assert found is not None
+        assert found.position == offset * size
+
+
 def test_a_log_opens_whose_start_is_behind_a_batch_that_is_too_long(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for _ in range(4):
