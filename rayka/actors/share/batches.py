@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.acquire import AcquiredRecords
 from rayka.share.isolation import BatchOutline
-from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, check_frame, ensure_intact, read_header
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, BatchHeader, check_frame, ensure_intact, read_header
 from rayka.storage.format.order import PositionedHeader, in_order
 from rayka.storage.format.records import corrupt_batch
 from rayka.storage.segments.reader import open_segment
-from rayka.types import FileSlice
+from rayka.types import AbortedTransaction, FileSlice
 
 
 class SlicedBatches:
     """The batches of a slice, read one header at a time as far as they are asked for.
 
     They end before a damaged batch, as far as its header tells: nobody could read what is acquired behind it. Whoever
-    gets the records checks the CRCs; that of a control batch is checked here, since the group passes over it.
+    gets the records checks the CRCs. Those of batches that the group passes over are checked here: of control batches,
+    and of transactional ones whose producer has `aborted` a transaction.
     """
 
-    def __init__(self, records: FileSlice, fetch_offset: int, end_offset: int) -> None:
+    def __init__(
+        self, records: FileSlice, fetch_offset: int, end_offset: int, aborted: Iterable[AbortedTransaction] = ()
+    ) -> None:
         """`fetch_offset` was read; the slice has no batch that ends behind `end_offset`."""
         self._records = records
         self._fetch_offset = fetch_offset
         self._end_offset = end_offset
+        self._aborting = {each.producer_id for each in aborted}
         self._positions: list[tuple[int, int, int]] = []  # last offset, begin, end
 
     def __iter__(self) -> Iterator[BatchOutline]:
@@ -34,7 +38,7 @@ class SlicedBatches:
         try:
             with open_segment(self._records) as descriptor:
                 for position, header in in_order(self._headers(descriptor), self._fetch_offset, self._end_offset):
-                    if header.is_control:
+                    if self._may_be_left_out(header):
                         ensure_intact(os.pread(descriptor, header.size_in_bytes, position), 0, header)
                     self._positions.append((header.last_offset, position, position + header.size_in_bytes))
                     yield BatchOutline(
@@ -47,6 +51,9 @@ class SlicedBatches:
         except RaykaError:
             if not self._positions:
                 raise
+
+    def _may_be_left_out(self, header: BatchHeader) -> bool:
+        return header.is_control or (header.is_transactional and header.producer_id in self._aborting)
 
     def _headers(self, descriptor: int) -> Iterator[PositionedHeader]:
         position = self._records.position

@@ -226,8 +226,9 @@ class LeadSharePartition:
         while (readable := self.readable(max_bytes)) is not None:
             assert isinstance(readable.result.records, FileSlice)
             end_offset = self._end_offset(core.config.isolation_level)
-            batches = SlicedBatches(readable.result.records, readable.fetch_offset, end_offset)
-            outlines = visible_batches(batches, readable.result.aborted_transactions or ())
+            aborted = readable.result.aborted_transactions or ()
+            batches = SlicedBatches(readable.result.records, readable.fetch_offset, end_offset, aborted)
+            outlines = visible_batches(batches, aborted)
             try:
                 acquired = core.acquire(readable.fetch_offset, outlines, params, _now_ms())
             except RaykaError as error:
