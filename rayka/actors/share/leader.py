@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import NamedTuple
 
 from rayka.actors.background import BackgroundTasks
@@ -58,6 +59,7 @@ class ReadableRecords(NamedTuple):
 
     fetch_offset: int
     result: FetchResult
+    is_remote: bool
 
     @property
     def size(self) -> int:
@@ -199,19 +201,19 @@ class LeadSharePartition:
         fetch_offset = core.next_fetch_offset()
         if fetch_offset is None or fetch_offset >= self._end_offset(core.config.isolation_level):
             return None
-        result = self._read(fetch_offset, max_bytes, core.config.isolation_level)
-        is_read = result is not None and isinstance(result.records, FileSlice)
-        return ReadableRecords(fetch_offset, result) if is_read and result is not None else None
+        readable = self._read(fetch_offset, max_bytes, core.config.isolation_level)
+        return readable if readable is not None and isinstance(readable.result.records, FileSlice) else None
 
-    def _read(self, offset: int, max_bytes: int, isolation_level: IsolationLevel) -> FetchResult | None:
+    def _read(self, offset: int, max_bytes: int, isolation_level: IsolationLevel) -> ReadableRecords | None:
         """The records from `offset` on; None while they are being fetched from the remote store."""
         request = FetchPartition(self.partition.topic_partition, offset, max_bytes)
         try:
-            return self.partition.fetch(request, max_bytes, isolation_level, True)
+            return ReadableRecords(offset, self.partition.fetch(request, max_bytes, isolation_level, True), False)
         except RaykaError as error:
             if error.code is not IN_REMOTE_STORE or self._remote_records is None:
                 raise _with_offset(error, offset) from None
-            return self._remote_records.at(offset, max_bytes, isolation_level)
+            found = self._remote_records.at(offset, max_bytes, isolation_level)
+            return None if found is None else ReadableRecords(offset, found, True)
 
     def _end_offset(self, isolation_level: IsolationLevel) -> int:
         log = self.partition.log
@@ -225,9 +227,12 @@ class LeadSharePartition:
         core = self.core
         while (readable := self.readable(max_bytes)) is not None:
             assert isinstance(readable.result.records, FileSlice)
-            end_offset = self._end_offset(core.config.isolation_level)
             aborted = readable.result.aborted_transactions or ()
-            batches = SlicedBatches(readable.result.records, readable.fetch_offset, end_offset, aborted)
+            end_offset = self._end_offset(core.config.isolation_level)
+            slice_end = self._slice_end(readable, end_offset)
+            batches = SlicedBatches(
+                readable.result.records, readable.fetch_offset, slice_end, aborted, visible_offset=end_offset
+            )
             outlines = visible_batches(batches, aborted)
             try:
                 acquired = core.acquire(readable.fetch_offset, outlines, params, _now_ms())
@@ -240,6 +245,13 @@ class LeadSharePartition:
             if core.next_fetch_offset() == readable.fetch_offset:
                 break
         return (), None
+
+    def _slice_end(self, readable: ReadableRecords, end_offset: int) -> float:
+        """No batch ends behind this offset. A chunk of the remote store may end behind what members may see for now."""
+        records = readable.result.records
+        if readable.is_remote or not isinstance(records, FileSlice):
+            return inf
+        return min(end_offset, self.partition.log.segment_end(readable.fetch_offset, records))
 
     # Acknowledging.
 

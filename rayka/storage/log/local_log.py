@@ -192,6 +192,13 @@ class LocalLog:
                 return self._end_offset(segment) if above is None else above
         return self.log_end_offset
 
+    def segment_end(self, offset: int, records: FileSlice) -> int:
+        """The offset at which the segment of a slice ends that was read from `offset` on."""
+        for segment in self.segments.from_offset(offset):
+            if segment.path == records.path:
+                return self._end_offset(segment)
+        return self.log_end_offset
+
     def ends_before(self, records: FileSlice, end_offset: int) -> bool:
         """Whether a slice that was read just now is not all up to `end_offset`: a read that gets there remembers it."""
         segment, position = self._places.get(end_offset, (None, 0))

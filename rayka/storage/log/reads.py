@@ -47,6 +47,12 @@ class LogReads(LogState):
         """Whether `read` has just ended these records before `upper_bound_offset`: more can be read."""
         return self._local.ends_before(records, upper_bound_offset)
 
+    def segment_end(self, fetch_offset: int, records: FileSlice) -> int:
+        """The offset at which the segment of a slice ends that was read from `fetch_offset` on; of another file than
+        one of this log, the log end offset.
+        """
+        return self._local.segment_end(fetch_offset, records)
+
     def _check_range(self, offset: int) -> None:
         if not self.log_start_offset <= offset <= self._local.log_end_offset:
             raise RaykaError(

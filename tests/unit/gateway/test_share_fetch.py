@@ -555,8 +555,24 @@ def test_a_dead_letter_topic_that_takes_only_small_batches_does_not_hold_up_its_
     check(tmp_path, body)
 
 
-@pytest.mark.parametrize("damage", [(62, b"damage"), (8, b"\0\0\0\0")], ids=["record", "length"])
-def test_a_damaged_record_becomes_a_dead_letter_without_its_value(tmp_path: Path, damage: tuple[int, bytes]) -> None:
+def damage(broker: LocalBroker, offset: int, place: int, damaged: bytes) -> None:
+    """Overwrite a part of the batch at an offset of topic `t`, from a place in it on."""
+    log = broker.partitions.replicas.get(TopicPartition("t", 0)).log
+    found = log.read(offset, 1, log.high_watermark)
+    assert isinstance(found, FileSlice)
+    with open(found.path, "r+b") as file:
+        file.seek(found.position + place)
+        file.write(damaged)
+
+
+async def error_of(member: Member, **values: Any) -> int:
+    """The error of the partition in the response to a fetch."""
+    ((partition,),) = [one.partitions for one in (await member.fetch(**values)).responses]
+    return int(partition.error_code)
+
+
+@pytest.mark.parametrize(("place", "damaged"), [(62, b"damage"), (8, b"\0\0\0\0")], ids=["record", "length"])
+def test_a_damaged_record_becomes_a_dead_letter_without_its_value(tmp_path: Path, place: int, damaged: bytes) -> None:
     async def body(client: WireClient, broker: LocalBroker) -> None:
         await configure(
             broker,
@@ -568,11 +584,7 @@ def test_a_damaged_record_becomes_a_dead_letter_without_its_value(tmp_path: Path
             append(broker, "t", 1)
         member = Member(client, broker)
         await member.fetch()
-        found = broker.partitions.replicas.get(TopicPartition("t", 0)).log.read(1, 1, 3)
-        assert isinstance(found, FileSlice)
-        with open(found.path, "r+b") as file:
-            file.seek(found.position + damage[0])
-            file.write(damage[1])
+        damage(broker, 1, place, damaged)
         await member.acknowledge((0, 2, REJECT))
         await until(lambda: start_offset(broker) == 3)
         letters = dead_letters(broker)
@@ -583,24 +595,56 @@ def test_a_damaged_record_becomes_a_dead_letter_without_its_value(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "damage", [(8, b"\0\0\0\0"), (8, b"\0\x10"), (0, b"\0\0\1")], ids=["length", "too long", "offset"]
+    ("place", "damaged"),
+    [(8, b"\0\0\0\0"), (8, b"\0\x10"), (0, b"\0\0\1"), (23, b"\x80")],
+    ids=["length", "too long", "offset", "negative delta"],
 )
-def test_nothing_is_acquired_or_archived_from_a_damaged_batch_on(tmp_path: Path, damage: tuple[int, bytes]) -> None:
+def test_nothing_is_acquired_or_archived_from_a_damaged_batch_on(tmp_path: Path, place: int, damaged: bytes) -> None:
     """What is acquired behind it can't be found by a reader; a gap before it may be there only by the damage."""
 
     async def body(client: WireClient, broker: LocalBroker) -> None:
         for _ in range(3):
             append(broker, "t", 1)
-        found = broker.partitions.replicas.get(TopicPartition("t", 0)).log.read(1, 1, 3)
-        assert isinstance(found, FileSlice)
-        with open(found.path, "r+b") as file:
-            file.seek(found.position + damage[0])
-            file.write(damage[1])
+        damage(broker, 1, place, damaged)
         member = Member(client, broker)
         assert records_of(await member.fetch()) == [(0, 0, 1)]
         ((partition,),) = [one.partitions for one in (await member.fetch((0, 0, ACCEPT))).responses]
-        assert partition.error_code.value == ErrorCode.CORRUPT_MESSAGE
+        assert partition.error_code == ErrorCode.CORRUPT_MESSAGE
         await until(lambda: start_offset(broker) == 1)
+
+    check(tmp_path, body)
+
+
+def test_the_last_batch_of_a_segment_does_not_reach_into_the_next_one(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1, 2, 3)
+        damage(broker, 2, 7, b"\x03")
+        broker.partitions.replicas.get(TopicPartition("t", 0)).log.roll(0)
+        append(broker, "t", 4)
+        member = Member(client, broker)
+        assert records_of(await member.fetch()) == [(0, 1, 1)]
+        assert await error_of(member) == ErrorCode.CORRUPT_MESSAGE
+
+    check(tmp_path, body)
+
+
+def test_the_last_batch_of_a_log_does_not_end_behind_it(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1, 2)
+        damage(broker, 1, 7, b"\x05")
+        member = Member(client, broker)
+        assert records_of(await member.fetch()) == [(0, 0, 1)]
+        assert await error_of(member) == ErrorCode.CORRUPT_MESSAGE
+
+    check(tmp_path, body)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 40])
+def test_a_damaged_batch_is_an_error_for_members_that_want_few_bytes(tmp_path: Path, max_bytes: int) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1)
+        damage(broker, 0, 8, bytes(4))
+        assert await error_of(Member(client, broker), max_bytes=max_bytes) == ErrorCode.CORRUPT_MESSAGE
 
     check(tmp_path, body)
 
