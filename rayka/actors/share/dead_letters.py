@@ -31,6 +31,8 @@ _READ_BYTES: Final = 1 << 20
 _BATCH_BYTES: Final = 256 << 10
 _KAFKA_HEADERS: Final = 6
 _MESSAGE: Final = "__dlq.errors.message"
+_DAMAGED: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT})
+"""A hole of zeros looks like messages of magic 0."""
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
@@ -152,7 +154,7 @@ def _read(source: Partition, first_offset: int, last_offset: int) -> Iterator[Re
     Damaged ones are left out: their dead letters must not wait for ever. Raises RaykaError.
     """
     log = source.log
-    offset = max(first_offset, log.local_log_start_offset)
+    offset = max(first_offset - 1, log.local_log_start_offset)  # the batch before shows that the first has its offset
     try:
         while offset <= last_offset and isinstance(
             found := log.read(offset, _READ_BYTES, log.high_watermark), FileSlice
@@ -166,8 +168,8 @@ def _read(source: Partition, first_offset: int, last_offset: int) -> Iterator[Re
                 offset = header.next_offset
             if offset == begin:
                 return
-    except RaykaError as error:  # where the next batch begins is not known
-        if error.code is not ErrorCode.CORRUPT_MESSAGE:
+    except RaykaError as error:  # no batch begins here, or with a wrong offset
+        if error.code not in _DAMAGED:
             raise
 
 

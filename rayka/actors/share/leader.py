@@ -414,6 +414,6 @@ def _now_ms() -> int:
 
 def _with_offset(error: RaykaError, offset: int) -> RaykaError:
     """The error; it names the offset that was to be read where the log is damaged."""
-    if error.code is not ErrorCode.CORRUPT_MESSAGE:
+    if error.code not in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT):
         return error
     return RaykaError(error.code, f"offset {offset} can't be read: {error.message}")

@@ -18,15 +18,19 @@ def in_order(
     """Pass on batches that were read from `first_offset` on, while they are in order and end before `end_offset`.
 
     Raises CORRUPT_MESSAGE behind the last of them, and what `batches` raises. If two batches are not in order, either
-    may have the wrong offset, so neither is passed on. For that a batch is passed on when the next one has been read.
+    may have the wrong offset, so neither is passed on. But if the first of them begins where the one before it ends and
+    has as many records as offsets, it is right; then it is passed on if whoever continues behind it will find that the
+    other one is not. For all that a batch is passed on when the next one has been read.
     """
     last: PositionedHeader | None = None
+    is_certain = False
     least_offset = first_offset
     try:
         for batch in batches:
             header = batch[1]
             if (header.next_offset - 1 if last is None else header.base_offset) < least_offset:
-                wrong, last = last or batch, None
+                is_right = is_certain and header.next_offset <= least_offset
+                wrong, last = (batch, last) if is_right else (last or batch, None)
                 raise corrupt_batch(wrong[1], f"is not in order: offset {least_offset} is expected")
             if header.last_offset_delta < 0:
                 raise corrupt_batch(header, f"ends at offset {header.last_offset}")
@@ -34,6 +38,11 @@ def in_order(
                 raise corrupt_batch(header, f"is not in order: its partition ends at offset {end_offset}")
             if last is not None:
                 yield last
+            is_certain = (
+                last is not None
+                and header.base_offset == least_offset
+                and header.record_count == header.last_offset_delta + 1
+            )
             last, least_offset = batch, header.next_offset
     except RaykaError:
         if last is not None:

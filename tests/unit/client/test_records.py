@@ -94,9 +94,13 @@ def test_batches_before_one_that_is_none_are_read(place: int, byte: int) -> None
         offsets(bytes(damaged), fetch_offset=5)
 
 
-@pytest.mark.parametrize(("moved_to", "sound"), [(14, 10), (2**40, 10), (6, 5), (0, 5), (-(2**63), 5)])
+@pytest.mark.parametrize(("moved_to", "sound"), [(14, 10), (2**40, 10), (6, 5), (0, 10), (-(2**63), 10)])
 def test_batches_before_two_that_are_not_in_order_are_read(moved_to: int, sound: int) -> None:
-    """No CRC covers the offset of a batch: a flipped bit of it made a consumer go back, or over other records."""
+    """No CRC covers the offset of a batch: a flipped bit of it made a consumer go back, or over other records.
+
+    The batch before one whose offset went down is sound, as the one before it shows; but with the offset 6, the moved
+    one could be read from offset 10 on.
+    """
     moved = bytearray(batch(10, 10))
     stamp(moved, 0, moved_to, 0)
     batches = [batch(0, 5), batch(5, 5), bytes(moved), batch(20, 5)]
@@ -105,6 +109,13 @@ def test_batches_before_two_that_are_not_in_order_are_read(moved_to: int, sound:
     assert CompletedFetch(EVENTS, 0, data, None, ConsumerConfig()).next_offset == sound
     with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE.*is not in order"):
         offsets(b"".join(batches[sound // 5 :]), fetch_offset=sound)
+
+
+def test_a_batch_that_says_it_is_longer_is_not_in_order() -> None:
+    longer = bytearray(batch(5, 5))
+    longer[26] = 16  # the last offset delta
+    chunk = CompletedFetch(EVENTS, 0, batch(0, 5) + bytes(longer) + batch(10, 5), None, ConsumerConfig())
+    assert chunk.next_offset == 5
 
 
 def test_batches_before_one_that_is_behind_the_end_are_read() -> None:

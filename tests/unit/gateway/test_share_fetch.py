@@ -31,6 +31,7 @@ from tests.unit.gateway.wire_client import WireClient
 
 FETCH, ACKNOWLEDGE = ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE
 NONE = ErrorCode.NONE
+DAMAGED = ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 
 
@@ -571,7 +572,11 @@ async def error_of(member: Member, **values: Any) -> int:
     return int(partition.error_code)
 
 
-@pytest.mark.parametrize(("place", "damaged"), [(62, b"damage"), (8, b"\0\0\0\0")], ids=["record", "length"])
+@pytest.mark.parametrize(
+    ("place", "damaged"),
+    [(62, b"damage"), (8, b"\0\0\0\0"), (0, bytes(61)), (0, bytes(8))],
+    ids=["record", "length", "zeros", "lower offset"],
+)
 def test_a_damaged_record_becomes_a_dead_letter_without_its_value(tmp_path: Path, place: int, damaged: bytes) -> None:
     async def body(client: WireClient, broker: LocalBroker) -> None:
         await configure(
@@ -580,15 +585,14 @@ def test_a_damaged_record_becomes_a_dead_letter_without_its_value(tmp_path: Path
             errors_deadletterqueue_topic_name="dlq.t",
             errors_deadletterqueue_copy_record_enable="true",
         )
-        for _ in range(3):
-            append(broker, "t", 1)
+        append(broker, "t", 1, 2, 3, 4)
         member = Member(client, broker)
         await member.fetch()
-        damage(broker, 1, place, damaged)
-        await member.acknowledge((0, 2, REJECT))
-        await until(lambda: start_offset(broker) == 3)
+        damage(broker, 2, place, damaged)
+        await member.acknowledge((0, 0, ACCEPT), (1, 3, REJECT))
+        await until(lambda: start_offset(broker) == 4)
         letters = dead_letters(broker)
-        assert [dict(record.headers)["__dlq.errors.offset"] for record in letters] == [b"0", b"1", b"2"]
+        assert [dict(record.headers)["__dlq.errors.offset"] for record in letters] == [b"1", b"2", b"3"]
         assert [record.value for record in letters][:2] == [b"v", None]
 
     check(tmp_path, body, errors_deadletterqueue_auto_create_topics_enable="true")
@@ -596,21 +600,21 @@ def test_a_damaged_record_becomes_a_dead_letter_without_its_value(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("place", "damaged"),
-    [(8, b"\0\0\0\0"), (8, b"\0\x10"), (0, b"\0\0\1"), (23, b"\x80")],
-    ids=["length", "too long", "offset", "negative delta"],
+    [(8, b"\0\0\0\0"), (8, b"\0\x10"), (0, b"\0\0\1"), (23, b"\x80"), (0, bytes(8)), (0, bytes(77))],
+    ids=["length", "too long", "offset", "negative delta", "lower offset", "zeros"],
 )
 def test_nothing_is_acquired_or_archived_from_a_damaged_batch_on(tmp_path: Path, place: int, damaged: bytes) -> None:
     """What is acquired behind it can't be found by a reader; a gap before it may be there only by the damage."""
 
     async def body(client: WireClient, broker: LocalBroker) -> None:
-        for _ in range(3):
-            append(broker, "t", 1)
-        damage(broker, 1, place, damaged)
+        append(broker, "t", 1, 2, 3, 4)
+        damage(broker, 2, place, damaged)
         member = Member(client, broker)
-        assert records_of(await member.fetch()) == [(0, 0, 1)]
-        ((partition,),) = [one.partitions for one in (await member.fetch((0, 0, ACCEPT))).responses]
-        assert partition.error_code == ErrorCode.CORRUPT_MESSAGE
-        await until(lambda: start_offset(broker) == 1)
+        assert records_of(await member.fetch()) == [(0, 1, 1)]
+        ((partition,),) = [one.partitions for one in (await member.fetch((0, 1, ACCEPT))).responses]
+        assert int(partition.error_code) in DAMAGED
+        assert partition.error_message.startswith("offset 2 can't be read")
+        await until(lambda: start_offset(broker) == 2)
 
     check(tmp_path, body)
 
@@ -635,6 +639,32 @@ def test_the_last_batch_of_a_log_does_not_end_behind_it(tmp_path: Path) -> None:
         member = Member(client, broker)
         assert records_of(await member.fetch()) == [(0, 0, 1)]
         assert await error_of(member) == ErrorCode.CORRUPT_MESSAGE
+
+    check(tmp_path, body)
+
+
+def test_a_fetch_that_continues_where_the_last_one_ended_notices_an_offset_that_went_down(tmp_path: Path) -> None:
+    """It looks nothing up."""
+
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1, 2)
+        member = Member(client, broker)
+        assert records_of(await member.fetch()) == [(0, 1, 1)]
+        append(broker, "t", 3)
+        damage(broker, 2, 0, bytes(8))
+        append(broker, "t", 4)
+        assert await error_of(member) == ErrorCode.CORRUPT_MESSAGE
+
+    check(tmp_path, body)
+
+
+def test_the_error_of_a_hole_at_the_start_of_a_log_names_the_offset(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1)
+        damage(broker, 0, 0, bytes(61))
+        ((partition,),) = [one.partitions for one in (await Member(client, broker).fetch()).responses]
+        assert partition.error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+        assert partition.error_message.startswith("offset 0 can't be read")
 
     check(tmp_path, body)
 
