@@ -79,7 +79,7 @@ class SlicedBatches:
     def _headers(self, descriptor: int) -> Iterator[PositionedHeader]:
         """Those of the batches in the slice, and of the one behind it if there is one before the end offset."""
         first = position = self._records.position
-        end = position + self._records.size
+        end = min(position + self._records.size, os.fstat(descriptor).st_size)
         next_offset = self._fetch_offset
         while position == first or position + RECORD_BATCH_OVERHEAD <= end:
             header = read_header(os.pread(descriptor, RECORD_BATCH_OVERHEAD, position))

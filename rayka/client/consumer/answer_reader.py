@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 from rayka.client.consumer.read_buffers import ReadBuffers
 from rayka.client.consumer.stored import NotCached, StoredFetch, find_stored
-from rayka.gateway.server.segment_files import SegmentFile, SegmentFiles
+from rayka.gateway.server.segment_files import SegmentFile, SegmentFiles, SegmentGone
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, read_header
 from rayka.types import FileSlice, TopicPartition
 
 Found: TypeAlias = StoredFetch | memoryview | bytes
@@ -45,7 +46,11 @@ class AnswerReader:
         `may_be_stored`: large batches up to `end_offset` may stay in their file.
         Raises SegmentGone, OSError, and RuntimeError where no thread can be started.
         """
-        file = self.files.open(source)
+        try:
+            file = self.files.open(source)
+        except SegmentGone:
+            source = self._shortened(source)
+            file = self.files.open(source)
         find: _Find = partial(find_stored, topic_partition, fetch_offset, source, file, end_offset)
         try:
             return self._cached(file, source, find if may_be_stored else _find_none)
@@ -54,6 +59,13 @@ class AnswerReader:
             self.waiting_bytes += source.size
             waiting.add_done_callback(partial(self._waited, source.size))
             return waiting
+
+    def _shortened(self, source: FileSlice) -> FileSlice:
+        """What is left of a slice if the file was cut off behind whole batches. Raises SegmentGone, OSError."""
+        file = self.files.open(source._replace(size=RECORD_BATCH_OVERHEAD))
+        header = read_header(file.read(RECORD_BATCH_OVERHEAD, source.position))
+        self.files.open(source._replace(size=header.size_in_bytes))
+        return source._replace(size=min(source.size, file.size - source.position))
 
     def _cached(self, file: SegmentFile, source: FileSlice, find: _Find) -> Found:
         """Raises NotCached, SegmentGone, OSError."""

@@ -420,10 +420,7 @@ class Segment:
         An index entry that does not lead to a batch is wrong: the entry is ignored and the
         segment read from its start. Raises CORRUPT_MESSAGE when the log itself is not readable.
         """
-        found = self._scan(offset, self._start_for(offset, is_checked), is_checked)
-        if is_checked and found is not None and found.position + found.header.size_in_bytes > self.size:
-            raise self._corrupt(f"the batch at position {found.position} ends behind the segment")
-        return found
+        return self._scan(offset, self._start_for(offset, is_checked), is_checked)
 
     def _start_for(self, offset: int, is_checked: bool) -> int:
         """From where to look for the batch with `offset`."""
@@ -460,8 +457,11 @@ class Segment:
             last_offset = base_offset + last_offset_delta
             is_in_order = before < base_offset <= last_offset
             if last_offset >= offset or end > size:
-                if is_checked and not (is_in_order and (was_in_order or base_offset <= offset)):
-                    raise self._out_of_order(position, before)
+                if is_checked:
+                    if not (is_in_order and (was_in_order or base_offset <= offset)):
+                        raise self._out_of_order(position, before)
+                    if end > size or (end > end_of_data and len(data) < SCAN_BYTES):
+                        raise self._corrupt(f"the batch at position {position} ends behind the segment or its file")
                 return BatchPosition(position, read_header(data, position - start))
             if length < RECORD_BATCH_OVERHEAD - LOG_OVERHEAD:
                 raise self._corrupt(f"there is no record batch at position {position}")

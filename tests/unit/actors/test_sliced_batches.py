@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable
 from math import inf
@@ -63,6 +64,15 @@ def test_a_damaged_batch_is_an_error_if_it_is_the_first(damaged: FileSlice) -> N
 def test_a_batch_that_the_slice_cuts_off_is_left_out(tmp_path: Path, size: int) -> None:
     sound = written(tmp_path, three_batches())
     assert [one.last_offset for one in SlicedBatches(sound._replace(size=size), 0, 15)] == [4]
+
+
+@pytest.mark.parametrize("left", [0, 30, 61, 100])
+def test_batches_end_where_the_file_was_cut_off(tmp_path: Path, left: int) -> None:
+    sound = written(tmp_path, three_batches())
+    os.truncate(sound.path, 2 * _BATCH + left)
+    assert [one.last_offset for one in SlicedBatches(sound, 0, 15)] == [4, 9]
+    with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+        list(SlicedBatches(sound._replace(position=2 * _BATCH, size=_BATCH), 10, 15))
 
 
 @pytest.mark.parametrize("size", [1, 60, 61, _BATCH - 1])

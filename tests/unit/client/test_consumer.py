@@ -987,6 +987,24 @@ def test_a_batch_whose_length_is_damaged_is_an_error_also_behind_it(
         assert numbers(take(consumer, 50)) == [*range(50)]
 
 
+@pytest.mark.parametrize("size", [10, 20_000])
+@pytest.mark.parametrize("left", [0, 30])
+@pytest.mark.parametrize("call", ["poll", "poll_table"])
+def test_the_batches_before_the_end_of_a_file_that_was_cut_off_are_read(
+    cluster: Cluster, tmp_path: Path, size: int, left: int, call: str
+) -> None:
+    with cluster.producer() as producer:
+        for _ in range(5):
+            producer.send_batch("events", 0, [bytes(size)])
+    (segment,) = (tmp_path / "events-0").glob("*.log")
+    os.truncate(segment, [place for place, _ in iter_headers(segment.read_bytes())][3] + left)
+    with reader(cluster, retry_backoff_ms=1) as consumer:
+        while consumer.position(EVENTS) < 3:
+            assert len(getattr(consumer, call)(30_000))
+        with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+            getattr(consumer, call)(30_000)
+
+
 @pytest.mark.parametrize("error", [ErrorCode.CORRUPT_MESSAGE, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
 def test_a_start_that_can_not_be_looked_up_is_an_error_and_is_looked_up_again(
     cluster: Cluster, faults: FaultyPartitions, error: ErrorCode
