@@ -212,8 +212,11 @@ class LeadSharePartition:
         except RaykaError as error:
             if error.code is not IN_REMOTE_STORE or self._remote_records is None:
                 raise _with_offset(error, offset) from None
+        try:
             found = self._remote_records.at(offset, max_bytes, isolation_level)
-            return None if found is None else ReadableRecords(offset, found, True)
+        except RaykaError as error:
+            raise _with_offset(error, offset) from None
+        return None if found is None else ReadableRecords(offset, found, True)
 
     def _end_offset(self, isolation_level: IsolationLevel) -> int:
         log = self.partition.log

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from rayka.actors.background import BackgroundTasks
+from rayka.actors.share import remote_records
 from rayka.actors.share.remote_records import RemoteRecords
+from rayka.errors import ErrorCode, RaykaError
 from rayka.types import AbortedTransaction, FetchResult, FileSlice, IsolationLevel
 
 UNCOMMITTED, COMMITTED = IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED
@@ -21,9 +27,12 @@ class Remote:
         self.path = path
         self.open = set(offsets)
         self.asked: list[int] = []
+        self.errors: list[ErrorCode] = []
 
     async def read(self, partition: Any, offset: int, max_bytes: int, isolation: IsolationLevel) -> Any:
         self.asked.append(offset)
+        if self.errors:
+            raise RaykaError(self.errors.pop(0), "the store says no")
         while offset not in self.open:
             await asyncio.sleep(0)
         aborted = (AbortedTransaction(1, offset),) if isolation is COMMITTED else None
@@ -39,7 +48,7 @@ async def waited(records: RemoteRecords, offset: int, isolation: IsolationLevel 
 
 
 def made(remote: Any) -> RemoteRecords:
-    partition: Any = None
+    partition: Any = SimpleNamespace(topic_partition="t-0")
     return RemoteRecords(remote, partition, BackgroundTasks("test"), lambda: None)
 
 
@@ -68,3 +77,36 @@ def test_an_offset_that_is_being_read_is_not_read_twice(tmp_path: Path) -> None:
         return remote.asked
 
     assert asyncio.run(read()) == [5, 6]
+
+
+def test_an_error_that_does_not_pass_reaches_the_members_and_the_records_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read() -> None:
+        remote = Remote(tmp_path / "segment", 5)
+        remote.errors.append(ErrorCode.CORRUPT_MESSAGE)
+        records = made(remote)
+        for _ in range(2):
+            with pytest.raises(RaykaError, match="CORRUPT_MESSAGE: the store says no"):
+                await waited(records, 5)
+        assert remote.asked == [5]
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: time.monotonic() + 2)
+        await waited(records, 5)
+        assert remote.asked == [5, 5]
+
+    asyncio.run(read())
+
+
+@pytest.mark.parametrize("error", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.OFFSET_OUT_OF_RANGE])
+def test_members_wait_for_a_store_that_may_answer_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ErrorCode
+) -> None:
+    monkeypatch.setattr(remote_records, "_PAUSE_S", 0.0)
+    remote = Remote(tmp_path / "segment", 5)
+    remote.errors.append(error)
+
+    async def read() -> None:
+        await waited(made(remote), 5)
+
+    asyncio.run(read())
+    assert remote.asked == [5, 5]
