@@ -23,7 +23,23 @@ def test_a_process_that_polls_and_fails_is_not_waited_for_for_ever(tmp_path: Pat
 
 def test_a_process_that_writes_and_fails_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError):
-        machine._produce(tmp_path / "missing", memoryview(bytes(machine.MB)), has_crc=False)
+        machine._produced_s(tmp_path / "missing", memoryview(bytes(machine.MB)), has_crc=False)
+
+
+def test_processes_that_poll_a_missing_file_are_not_waited_for_for_ever(tmp_path: Path) -> None:
+    with machine.Polling([tmp_path / "missing"]) as polling, pytest.raises(BrokenBarrierError):
+        polling.run()
+
+
+@pytest.mark.parametrize("has_crc", [False, True])
+def test_the_processes_that_produce_and_poll_end_and_leave_no_file(tmp_path: Path, has_crc: bool) -> None:
+    with machine.Producing(tmp_path, memoryview(bytes(3 * machine.MB)), 40, has_crc) as producing:
+        producing.run()
+    assert not list(tmp_path.iterdir())
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(2 * machine.MB + 1))
+    with machine.Polling([path]) as polling:
+        polling.run()
 
 
 def test_a_load_waits_while_others_work_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
