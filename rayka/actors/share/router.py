@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from rayka.actors.channel.link import CALL_TIMEOUT_S
@@ -74,8 +75,12 @@ class ShareRouter:
         finally:
             if not asking.done():
                 late = self._late[key] = asyncio.ensure_future(self._return(asking, request))
-                late.add_done_callback(lambda _: self._late.pop(key, None))
+                late.add_done_callback(partial(self._answered, key))
         return asking.result() if asking.done() else None
+
+    def _answered(self, key: LateKey, late: asyncio.Task[None]) -> None:
+        if self._late.get(key) is late:  # and not a later request
+            del self._late[key]
 
     def late(self, group_id: str, member_id: str, name: str) -> asyncio.Task[None] | None:
         """Ends when the leader has answered the member; None unless it is late."""
@@ -188,9 +193,12 @@ class RoutedShareFetch:
     def _has_acknowledgements(self, name: str) -> bool:
         return any(self._partitions[index].acknowledgement_batches for index in self._leaders[name])
 
+    @property
+    def _may_acquire(self) -> bool:
+        return self._params.has_room and any(partition.is_fetched for partition in self._partitions)
+
     def _is_enough(self) -> bool:
-        is_fetched = self._params.has_room and any(partition.is_fetched for partition in self._partitions)
-        return not is_fetched or any(result.error or result.acquired for result in self._results)
+        return not self._may_acquire or any(result.error or result.acquired for result in self._results)
 
     async def _ask_in_turn(self, names: Sequence[str]) -> None:
         """Acquire what is still missing; the acknowledgements have been sent."""
@@ -225,10 +233,12 @@ class RoutedShareFetch:
         return tuple(partition._replace(acknowledgement_batches=()) for partition in partitions)
 
     async def _ask(self, name: str, params: ShareFetchParams, *, with_acknowledgements: bool = True) -> None:
+        if len(self._leaders) > 1 and self._late(name) is not None:
+            params = params._replace(max_records=0)
         request = ShareFetch(params, self._requests(name, with_acknowledgements))
         acknowledges = any(partition.acknowledgement_batches for partition in request.partitions)
         answer: Any
-        if len(self._leaders) == 1:
+        if len(self._leaders) == 1 or (acknowledges and not self._may_acquire):
             answer = await self._router.ask(name, request)
         elif acknowledges:
             answer = await self._router.ask_briefly(name, request, _ACKNOWLEDGE_PATIENCE_S)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from rayka.client.share.acquired import take_records
-from rayka.client.share.held_records import HeldRecords
-from rayka.client.share.leaders import MemberLeaders, Results
+from rayka.client.share.held_records import Aside, HeldRecords, Results
+from rayka.client.share.leaders import MemberLeaders
 from rayka.client.share.member import ShareConsumerMember
 from rayka.client.share.records import ShareRecord
 from rayka.errors import ErrorCode, RaykaError, may_pass
@@ -29,6 +29,8 @@ _LONGEST_WAIT_S: Final = 0.5
 _GRACE_S: Final = 1.0
 """How long a poll waits for an answer when its time is over; longer, after records came too late for the next one."""
 _MOST_GRACE_S: Final = 30.0
+_TO_GIVE_S: Final = 1.0
+"""At least so long the program's thread has to take records that have arrived."""
 _RETRY_S: Final = 0.1
 
 Start = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
@@ -70,24 +72,23 @@ class Arrivals:
         It also acknowledges. A leader that does not answer delays it by a second. Raises an error of a partition that
         is not temporary.
         """
-        if self._expiry is not None:
-            self._expiry.cancel()
         if self.records and self._loop.time() >= self._expires_s:
             self._expire()
         if self.records:
+            self._expire_at(max(self._expires_s, self._loop.time() + _TO_GIVE_S))
             return
         self._held.set_aside()
         left_s = max(0.0, until_s - self._loop.time())
         if self._fetching is None:
             self._fetching = self._start(self._fetch(min(left_s, _LONGEST_WAIT_S), max_records))
         else:
-            self._acknowledge_beside()
+            for each in self._held.take_aside():
+                self._send(each)
         await asyncio.wait([self._fetching], timeout=left_s + self._grace_s)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        if self.records and self._expiry is not None:
-            self._expiry.cancel()
+        if self.records:
             self._grace_s = _GRACE_S
 
     def limit(self, max_records: int) -> None:
@@ -95,9 +96,15 @@ class Arrivals:
         self._give_back(max_records)
 
     async def acknowledged(self) -> None:
-        """Wait for the acknowledgements that polls have sent."""
-        if self._acknowledging:
-            await asyncio.wait(self._acknowledging)
+        """Wait for the acknowledgements that polls have sent.
+
+        Before others are sent again, the fetch in progress shows whether their records have been delivered anew.
+        """
+        waiting = {*self._acknowledging}
+        if self._fetching is not None and self._leaders.has_refused:
+            waiting.add(self._fetching)
+        if waiting:
+            await asyncio.wait(waiting)
 
     def close(self) -> None:
         """End the fetch in progress."""
@@ -106,10 +113,16 @@ class Arrivals:
         if self._expiry is not None:
             self._expiry.cancel()
 
+    def _expire_at(self, when_s: float) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = self._loop.call_at(when_s, self._expire)
+
     def _expire(self) -> None:
         """Programs that poll seldom and briefly, and leaders that take longer, must not miss each other for ever."""
-        self._grace_s = min(2 * self._grace_s, _MOST_GRACE_S)
-        self._give_back(0)
+        if self.records:
+            self._grace_s = min(2 * self._grace_s, _MOST_GRACE_S)
+            self._give_back(0)
 
     def _give_back(self, kept: int) -> None:
         """Leaders take requests in order, so the next fetch may get these records again."""
@@ -121,12 +134,24 @@ class Arrivals:
         if offsets:
             self._start(self._leaders.give_back(offsets))
 
-    def _acknowledge_beside(self) -> None:
-        """The fetch in progress was sent before."""
-        acknowledgements = self._held.take_aside()
-        if acknowledgements:
-            self._acknowledging.add(task := self._start(self._leaders.fetch((), acknowledgements)))
+    def _send(
+        self, aside: Aside, fetched: Collection[TopicIdPartition] = (), wait_s: float = 0.0, max_records: int = 0
+    ) -> asyncio.Task[Results]:
+        task = self._start(self._ask(aside, fetched, wait_s, max_records))
+        if aside.acknowledgements:
+            self._acknowledging.add(task)
             task.add_done_callback(self._acknowledging.discard)
+        return task
+
+    async def _ask(
+        self, aside: Aside, fetched: Collection[TopicIdPartition], wait_s: float, max_records: int
+    ) -> Results:
+        results: Results | None = None
+        try:
+            results = await self._leaders.fetch(fetched, aside.acknowledgements, wait_s, max_records)
+        finally:
+            aside.settle(results)
+        return results
 
     async def _fetch(self, wait_s: float, max_records: int) -> None:
         try:
@@ -139,12 +164,10 @@ class Arrivals:
     async def _fetch_records(self, wait_s: float, max_records: int) -> None:
         await self._send_refused()
         assigned = [TopicIdPartition(topic_id, one) for one, topic_id in self._member.assignment.items()]
-        acknowledgements = self._held.take_aside()
-        asking = self._start(self._leaders.fetch(assigned, acknowledgements, wait_s, max_records))
-        if acknowledgements:
-            self._acknowledging.add(asking)
-            asking.add_done_callback(self._acknowledging.discard)
-        results = await asking
+        *earlier, aside = self._held.take_aside() or [Aside({})]
+        for each in earlier:
+            self._send(each)
+        results = await self._send(aside, assigned, wait_s, max_records)
         records = self._take(results)
         if not assigned:
             await self._await_assignment(wait_s)
@@ -152,9 +175,8 @@ class Arrivals:
             await self._raise_or_pause(results, wait_s)
         else:
             self.records = records
-            left_s = self._leaders.lock_duration_ms / 2000
-            self._expires_s = self._loop.time() + left_s
-            self._expiry = self._loop.call_later(left_s, self._expire)
+            self._expires_s = self._loop.time() + self._leaders.lock_duration_ms / 2000
+            self._expire_at(max(self._expires_s, self._loop.time() + _TO_GIVE_S))
 
     async def _send_refused(self) -> None:
         """A leader that does not answer keeps the records of others waiting only for a moment."""

@@ -17,8 +17,8 @@ from typing import Any, Final, TypedDict, TypeVar
 from rayka.client.group.subscription import subscription_of
 from rayka.client.loop import AsyncClosing, at_home
 from rayka.client.share.arrivals import Arrivals
-from rayka.client.share.held_records import ACCEPTED, Acknowledgements, HeldRecords
-from rayka.client.share.leaders import RENEWED, MemberLeaders, Results
+from rayka.client.share.held_records import ACCEPTED, Acknowledgements, Aside, HeldRecords, Results
+from rayka.client.share.leaders import RENEWED, MemberLeaders
 from rayka.client.share.member import ShareConsumerMember
 from rayka.client.share.processing import RETRIABLE, Retriable, processing
 from rayka.client.share.records import (
@@ -251,23 +251,31 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         return self._acknowledge_partition(partition, self._held.take_acknowledgements_of(partition))
 
     @at_home
-    async def _commit(self, acknowledgements: Acknowledgements) -> CommitResults:
+    async def _commit(self, aside: Aside) -> CommitResults:
         """A caller that is cancelled, or interrupted, does not cancel it."""
-        return await asyncio.shield(self._start(self._commit_all(acknowledgements)))
+        return await asyncio.shield(self._start(self._commit_all(aside)))
 
-    async def _commit_all(self, acknowledgements: Acknowledgements) -> CommitResults:
-        others = set(self._requests) if acknowledgements and not self._held.is_aside(acknowledgements) else ()
-        kept, new, *_ = await asyncio.gather(
-            self._commit_earlier(),
-            self._acknowledge(self._held.take_aside()),
-            *(asyncio.wait([other]) for other in others if other is not asyncio.current_task()),
-        )
-        return {partition: new.get(partition) or kept.get(partition) for partition in kept | new}
-
-    async def _commit_earlier(self) -> CommitResults:
-        """Send what fetches could not deliver, when those in progress have delivered their own."""
+    async def _commit_all(self, last: Aside) -> CommitResults:
+        """Send what was set aside, or wait for who has taken it; then send again what fetches could not deliver."""
+        taken = self._held.take_aside(last)
+        await asyncio.gather(*map(self._send_aside, taken))
+        if last.acknowledgements:
+            await last.settled()
         await self._arrivals.acknowledged()
-        return _errors(await self._leaders.send_refused())
+        resent = _errors(await self._leaders.send_refused())
+        results = dict(resent)
+        for aside in {*taken, last}:
+            for partition, error in _errors_of(aside).items():
+                was_kept = partition in resent and error is not None and error.code.retriable
+                results[partition] = results.get(partition) if was_kept else results.get(partition) or error
+        return results
+
+    async def _send_aside(self, aside: Aside) -> None:
+        results: Results | None = None
+        try:
+            results = await self._leaders.acknowledge(aside.acknowledgements)
+        finally:
+            aside.settle(results)
 
     async def acknowledge_records(
         self, acknowledged: Sequence[tuple[ShareRecord, RecordAcknowledgement]]
@@ -313,11 +321,20 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         self._is_closed = True
         self._arrivals.close()
         try:
-            await asyncio.gather(*self._requests, return_exceptions=True)
             await self._commit(self._held.set_aside())
+            if self._requests:
+                await asyncio.wait(set(self._requests))
             await self._leaders.end_session()
         finally:
             await self._member.leave()
+
+
+def _errors_of(aside: Aside) -> CommitResults:
+    """The errors by partition; REQUEST_TIMED_OUT where there was no answer."""
+    if aside.results is not None:
+        return _errors({partition: aside.results[partition] for partition in aside.acknowledgements})
+    error = RaykaError(ErrorCode.REQUEST_TIMED_OUT, "The leader has not answered")
+    return dict.fromkeys((partition.topic_partition for partition in aside.acknowledgements), error)
 
 
 def _errors(results: Results) -> CommitResults:

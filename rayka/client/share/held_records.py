@@ -5,6 +5,7 @@ Both are kept by topic id: when a topic is deleted and another gets its name, th
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -14,13 +15,37 @@ from typing import Final
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.record_state import AcknowledgeType
+from rayka.share.requests import ShareFetchResult
 from rayka.types import TopicIdPartition
 
 ACCEPTED: Final = RecordAcknowledgement(AcknowledgeType.ACCEPT)
 
+Results = dict[TopicIdPartition, ShareFetchResult]
 Acknowledgements = dict[TopicIdPartition, dict[int, RecordAcknowledgement]]
 """Acknowledgements by partition and offset."""
 Offsets = defaultdict[TopicIdPartition, set[int]]
+
+
+class Aside:
+    """Acknowledgements on their way, which are sent together and apart from others: a leader takes or refuses those of
+    a request as a whole.
+
+    Who takes them settles them, with the answers by partition, or None if there is no answer.
+    """
+
+    def __init__(self, acknowledgements: Acknowledgements) -> None:
+        self.acknowledgements = acknowledgements
+        self.results: Results | None = None
+        self._is_settled = asyncio.Event()
+
+    def settle(self, results: Results | None) -> None:
+        """Once, in the client's event loop."""
+        self.results = results
+        self._is_settled.set()
+
+    async def settled(self) -> None:
+        """Wait for that."""
+        await self._is_settled.wait()
 
 
 class HeldRecords:
@@ -34,7 +59,7 @@ class HeldRecords:
         """The records of the last poll. The program has to acknowledge them."""
         self._unacknowledged: Offsets = defaultdict(set)
         self._acknowledgements: Acknowledgements = {}
-        self._aside: deque[Acknowledgements] = deque()
+        self._aside: deque[Aside] = deque()
 
     def __contains__(self, record: ShareRecord) -> bool:
         return record.offset in self._unacknowledged.get(record.topic_id_partition, ())
@@ -81,26 +106,25 @@ class HeldRecords:
             self._unacknowledged[partition] -= offsets  # the other thread may add to it meanwhile
         self.given = ()
 
-    def set_aside(self) -> Acknowledgements:
-        """Set the acknowledgements aside that were not sent yet; returns them.
+    def set_aside(self) -> Aside:
+        """Set the acknowledgements aside that were not sent yet.
 
-        They are sent by who calls `take_aside`: this may be another one, if the caller is cancelled before that.
+        Who has a use for the result takes them with `take_aside`. If he is cancelled before that, the next one does.
         """
-        aside, self._acknowledgements = self._acknowledgements, {}
-        if aside:
+        aside, self._acknowledgements = Aside(self._acknowledgements), {}
+        if aside.acknowledgements:
             self._aside.append(aside)
         return aside
 
-    def is_aside(self, acknowledgements: Acknowledgements) -> bool:
-        """Whether nobody has taken these, which were set aside."""
-        return any(each is acknowledgements for each in self._aside)
-
-    def take_aside(self) -> Acknowledgements:
-        """All that was set aside."""
-        taken: Acknowledgements = {}
-        while self._aside:
-            for partition, by_offset in self._aside.popleft().items():
-                taken.setdefault(partition, {}).update(by_offset)
+    def take_aside(self, last: Aside | None = None) -> list[Aside]:
+        """What was set aside, each to be sent by itself: up to `last` if that has any, or nothing if others took it."""
+        if last is None or not last.acknowledgements:
+            last = self._aside[-1] if self._aside else None
+        if last not in self._aside:
+            return []
+        taken = [self._aside.popleft()]
+        while taken[-1] is not last:
+            taken.append(self._aside.popleft())
         return taken
 
     def _of(self, partition: TopicIdPartition) -> dict[int, RecordAcknowledgement]:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from rayka.client.share.held_records import Acknowledgements
+from rayka.client.share.held_records import Acknowledgements, Results
 from rayka.client.share.records import RecordAcknowledgement, acknowledgement_batches
 from rayka.errors import ErrorCode
 from rayka.gateway.ports import ShareLeaders
@@ -23,8 +23,6 @@ _MAX_BYTES: Final = 50 << 20
 _LOCK_S: Final = 30.0
 """Of a group whose lock duration is not known yet: Kafka's default."""
 RENEWED: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
-
-Results = dict[TopicIdPartition, ShareFetchResult]
 
 
 class Refused(NamedTuple):

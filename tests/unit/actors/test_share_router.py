@@ -175,3 +175,25 @@ def test_a_leader_that_does_not_take_acknowledgements_holds_up_no_other_for_long
         leaders.first_may_answer.set()
 
     check(tmp_path, body)
+
+
+def test_acknowledgements_alone_wait_longer_for_a_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is acquired whose locks may expire meanwhile."""
+    monkeypatch.setattr(router, "_ACKNOWLEDGE_PATIENCE_S", 0.01)
+
+    async def body(broker: LocalBroker, leaders: TwoLeaders, fetch: Any) -> None:
+        append(broker, "t", 1)
+        append(broker, "t", 1, partition=1)
+        assert await fetch() == 2
+        leaders.first_may_answer.clear()
+        topic_id, accepted = broker.image.topics["t"].topic_id.bytes, (AcknowledgementBatch(0, 0, (1,)),)
+        partitions = [ShareFetchPartition(TopicPartition("t", each), topic_id, False, accepted) for each in (0, 1)]
+        acknowledging = asyncio.ensure_future(
+            ShareRouter(leaders).fetch(ShareFetchParams("g", "m"), partitions)  # type: ignore[arg-type]
+        )
+        assert not (await asyncio.wait([acknowledging], timeout=0.3))[0]
+        leaders.first_may_answer.set()
+        _, results = await acknowledging
+        assert [result.acknowledge_error for result in results] == [0, 0]
+
+    check(tmp_path, body)

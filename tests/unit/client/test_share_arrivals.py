@@ -107,7 +107,7 @@ def test_programs_that_poll_seldom_get_the_records_of_slow_leaders(cluster: Clus
 
 
 def test_records_that_nobody_polls_for_are_given_back_as_not_delivered(cluster: Cluster, leaders: AwayLeaders) -> None:
-    configure(cluster, **{"share.record.lock.duration.ms": "2000"})
+    configure(cluster, **{"share.record.lock.duration.ms": "4000"})
     write(cluster, 3)
 
     async def main() -> None:
@@ -362,3 +362,103 @@ def test_an_interrupt_while_a_record_is_acknowledged_leaves_it_held_or_acknowled
             if not was_interrupted:
                 break
         assert number > 3
+
+
+def test_commits_one_after_the_other_all_end_with_their_own_results(cluster: Cluster) -> None:
+    write(cluster, 50)
+    with cluster.share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
+        commits = []
+        for record in take(consumer, 50):
+            consumer.accept(record)
+            commits.append(consumer.commit_async())
+        results = [list(commit.result(timeout=30).values()) for commit in commits]
+        assert results == [[None]] * 50
+    assert count_in_flight(cluster) == 0
+
+
+def refusing(offset: int) -> Callable[[Fetch], Fetch]:
+    """Requests that acknowledge this offset are refused, with all that they acknowledge."""
+
+    def replacement(fetch: Fetch) -> Fetch:
+        async def fetch_or_refuse(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Answer:
+            batches = [batch for partition in partitions for batch in partition.acknowledgement_batches]
+            if any(batch.first_offset <= offset <= batch.last_offset for batch in batches):
+                error = ShareFetchResult(acknowledge_error=ErrorCode.INVALID_RECORD_STATE)
+                return 0, [error] * len(partitions)
+            return await fetch(params, partitions)
+
+        return fetch_or_refuse
+
+    return replacement
+
+
+def test_a_commit_that_is_refused_does_not_concern_the_next_one(cluster: Cluster, leaders: AwayLeaders) -> None:
+    write(cluster, 2)
+    with cluster.share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
+        first, second = take(consumer, 2)
+        replace_fetch(leaders, refusing(first.offset))
+        consumer.accept(first)
+        refused = consumer.commit_async()
+        consumer.accept(second)
+        assert list(consumer.commit().values()) == [None]
+        (error,) = refused.result(timeout=30).values()
+        assert error is not None
+        assert error.code is ErrorCode.INVALID_RECORD_STATE
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_commit_whose_acknowledgements_a_poll_has_taken_has_their_result(
+    cluster: Cluster, leaders: AwayLeaders, is_refused: bool
+) -> None:
+    write(cluster, 1)
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        record = await polled(consumer)
+        if is_refused:
+            replace_fetch(leaders, refusing(record.offset))
+        consumer.accept(record)
+        commit = consumer.commit()
+        await consumer.poll()  # before the commit begins
+        (error,) = (await commit).values()
+        assert (error and error.code) is (ErrorCode.INVALID_RECORD_STATE if is_refused else None)
+
+    at_home(cluster, body)
+
+
+def test_a_commit_goes_on_when_close_is_cancelled(cluster: Cluster, leaders: AwayLeaders) -> None:
+    write(cluster, 1)
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        consumer.accept(await polled(consumer))
+        leaders.gate.clear()
+        commit = asyncio.ensure_future(consumer.commit())
+        closing = asyncio.ensure_future(consumer.close())
+        await asyncio.sleep(0.01)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        leaders.gate.set()
+        assert list((await commit).values()) == [None]
+
+    at_home(cluster, body)
+    assert count_in_flight(cluster) == 0
+
+
+def test_records_that_an_interrupted_poll_did_not_give_are_given_back_in_time(cluster: Cluster) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "4000"})
+    write(cluster, 3)
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        while not await consumer.arrived(500):  # and the program never gets them
+            pass
+        assert await asyncio.to_thread(others) == [1, 1, 1]
+
+    def others() -> list[int]:
+        with cluster.share_consumer("workers", ["tasks"]) as other:
+            return [record.delivery_count for record in take(other, 3)]
+
+    async def main() -> None:
+        async with cluster.async_share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
+            await body(consumer)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
