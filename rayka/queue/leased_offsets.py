@@ -46,6 +46,11 @@ class RangeAcknowledgement(NamedTuple):
     acknowledgement: RecordAcknowledgement
 
 
+def without(acknowledgements: Iterable[RangeAcknowledgement], place: LeasedOffsets) -> list[RangeAcknowledgement]:
+    """The acknowledgements of all other offsets."""
+    return [one._replace(place=rest) for one in acknowledgements for rest in one.place.without(place)]
+
+
 def ranges_of(places: Iterable[LeasedOffsets]) -> dict[int, list[tuple[int, int]]]:
     """Runs of offsets, each the first and the last one, by partition."""
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)

@@ -14,7 +14,13 @@ from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.queue.fetched_items import AcquiredItems, acquired_items
-from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement, acknowledgement_batches, halves_of
+from rayka.queue.leased_offsets import (
+    LeasedOffsets,
+    RangeAcknowledgement,
+    acknowledgement_batches,
+    halves_of,
+    without,
+)
 from rayka.queue.leases import ItemRun
 from rayka.queue.topic import GONE, QueueTopic
 from rayka.share.config import AcquireMode
@@ -222,7 +228,14 @@ class QueueMember:
         for (_, number), result in answers.items():
             if result.acknowledge_error and result.acknowledge_error not in GONE:
                 refused = [one for one in acknowledgements if one.place.partition == number]
-                await self._refused(result.acknowledge_error, refused, renews=renews)
+                # What the same answer has leased anew must not be acknowledged for the lease before.
+                rest = refused
+                for first_offset, last_offset in result.acquired_offsets:
+                    rest = without(rest, LeasedOffsets(number, first_offset, last_offset))
+                if rest and rest != refused and result.acknowledge_error in _REFUSED:
+                    await self._ask(self._acknowledging(renews=renews), (), rest)
+                elif rest:
+                    await self._refused(result.acknowledge_error, rest, renews=renews)
 
     def _requests(
         self, fetched: Sequence[TopicPartition], acknowledgements: Sequence[RangeAcknowledgement]

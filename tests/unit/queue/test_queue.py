@@ -23,12 +23,15 @@ from rayka.client import joined
 from rayka.client.cluster import Cluster
 from rayka.client.joined import RayCluster, leave
 from rayka.client.loop import LoopThread
+from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode
 from rayka.metadata.commands import TopicResult
 from rayka.queue import Empty, Full, Queue, connected, leases
 from rayka.queue.items import loads
+from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement
 from rayka.queue.leases import Leases
 from rayka.queue.reader import QueueReader
+from rayka.share.record_state import AcknowledgeType, RecordState
 from rayka.share.requests import ShareFetchResult
 from rayka.storage.segments.reader import SegmentReader
 from rayka.testing import wait_until
@@ -1183,3 +1186,29 @@ def test_a_queue_that_can_t_be_deleted_delivers_no_item_again(queue: Queue, monk
             program.shutdown()
     assert queue.get(timeout=ENOUGH_S) == "left"
     assert queue.lag() == 1
+
+
+def test_a_release_that_was_taken_and_is_sent_again_does_not_end_the_next_lease(cluster: Cluster) -> None:
+    """The leader refuses it in the same answer that leases the items to this handle once more."""
+    queue = Queue()
+    queue.put("a")
+    queue.put("b")
+    reader = queue._here.reader
+    member = reader._member
+
+    async def release_twice() -> list[tuple[int, int]]:
+        results = await member.fetch(2, 10.0, 0, [], 0.0)
+        ((partition, leased),) = [(each, result) for each, result in results.items() if result.acquired]
+        released = RecordAcknowledgement(AcknowledgeType.RELEASE, 0)
+        again = [
+            RangeAcknowledgement(LeasedOffsets(partition.partition, first, last), released)
+            for first, last in leased.acquired_offsets
+        ]
+        await member.acknowledge(again)
+        results = await member.fetch(2, 10.0, 0, again, 0.0)
+        assert results[partition].acquired_count == 2
+        records = await member._broker.share_leaders.records(member._topic.name, partition)
+        return [(record.state, record.delivery_count) for record in records or ()]
+
+    assert {*reader._loop.run(release_twice())} == {(RecordState.ACQUIRED, 2)}
+    queue.shutdown()
