@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from rayka.client.share.acquired import take_records
@@ -74,16 +75,16 @@ class Arrivals:
         """
         if self.records and self._loop.time() >= self._expires_s:
             self._expire()
+        self._held.set_aside()
+        left_s = max(0.0, until_s - self._loop.time())
+        if self._fetching is None and not self.records:
+            self._fetching = self._start(self._fetch(min(left_s, _LONGEST_WAIT_S), max_records))
+        else:
+            self._send_all(self._held.take_aside())
         if self.records:
             self._expire_at(max(self._expires_s, self._loop.time() + _TO_GIVE_S))
             return
-        self._held.set_aside()
-        left_s = max(0.0, until_s - self._loop.time())
-        if self._fetching is None:
-            self._fetching = self._start(self._fetch(min(left_s, _LONGEST_WAIT_S), max_records))
-        else:
-            for each in self._held.take_aside():
-                self._send(each)
+        assert self._fetching is not None
         await asyncio.wait([self._fetching], timeout=left_s + self._grace_s)
         if self._error is not None:
             error, self._error = self._error, None
@@ -106,12 +107,14 @@ class Arrivals:
         if waiting:
             await asyncio.wait(waiting)
 
-    def close(self) -> None:
-        """End the fetch in progress."""
-        if self._fetching is not None:
-            self._fetching.cancel()
+    async def close(self) -> None:
+        """End the fetch in progress. What it should acknowledge is set aside again, or will be sent again."""
         if self._expiry is not None:
             self._expiry.cancel()
+        fetching = self._fetching
+        if fetching is not None:
+            fetching.cancel()
+            await asyncio.wait([fetching])
 
     def _expire_at(self, when_s: float) -> None:
         if self._expiry is not None:
@@ -134,24 +137,31 @@ class Arrivals:
         if offsets:
             self._start(self._leaders.give_back(offsets))
 
+    def _send_all(self, asides: Iterable[Aside]) -> None:
+        for each in asides:
+            self._send(each)
+
     def _send(
         self, aside: Aside, fetched: Collection[TopicIdPartition] = (), wait_s: float = 0.0, max_records: int = 0
     ) -> asyncio.Task[Results]:
         task = self._start(self._ask(aside, fetched, wait_s, max_records))
         if aside.acknowledgements:
             self._acknowledging.add(task)
-            task.add_done_callback(self._acknowledging.discard)
+            task.add_done_callback(partial(self._answered, aside))
         return task
 
     async def _ask(
         self, aside: Aside, fetched: Collection[TopicIdPartition], wait_s: float, max_records: int
     ) -> Results:
-        results: Results | None = None
-        try:
-            results = await self._leaders.fetch(fetched, aside.acknowledgements, wait_s, max_records)
-        finally:
-            aside.settle(results)
-        return results
+        aside.is_sent = True
+        return await self._leaders.fetch(fetched, aside.acknowledgements, wait_s, max_records)
+
+    def _answered(self, aside: Aside, task: asyncio.Task[Results]) -> None:
+        self._acknowledging.discard(task)
+        if not aside.is_sent:  # `close` has cancelled it before it began
+            self._held.put_back(aside)
+        else:
+            aside.settle(None if task.cancelled() or task.exception() else task.result())
 
     async def _fetch(self, wait_s: float, max_records: int) -> None:
         try:
@@ -165,8 +175,7 @@ class Arrivals:
         await self._send_refused()
         assigned = [TopicIdPartition(topic_id, one) for one, topic_id in self._member.assignment.items()]
         *earlier, aside = self._held.take_aside() or [Aside({})]
-        for each in earlier:
-            self._send(each)
+        self._send_all(earlier)
         results = await self._send(aside, assigned, wait_s, max_records)
         records = self._take(results)
         if not assigned:

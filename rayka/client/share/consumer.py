@@ -319,8 +319,8 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         if self._is_closed:
             return
         self._is_closed = True
-        self._arrivals.close()
         try:
+            await self._arrivals.close()
             await self._commit(self._held.set_aside())
             if self._requests:
                 await asyncio.wait(set(self._requests))

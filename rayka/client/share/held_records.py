@@ -35,6 +35,7 @@ class Aside:
 
     def __init__(self, acknowledgements: Acknowledgements) -> None:
         self.acknowledgements = acknowledgements
+        self.is_sent = False
         self.results: Results | None = None
         self._is_settled = asyncio.Event()
 
@@ -115,6 +116,10 @@ class HeldRecords:
         if aside.acknowledgements:
             self._aside.append(aside)
         return aside
+
+    def put_back(self, aside: Aside) -> None:
+        """Who took this could not send it."""
+        self._aside.appendleft(aside)
 
     def take_aside(self, last: Aside | None = None) -> list[Aside]:
         """What was set aside, each to be sent by itself: up to `last` if that has any, or nothing if others took it."""

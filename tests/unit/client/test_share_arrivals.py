@@ -228,6 +228,26 @@ def test_acknowledgements_during_a_late_fetch_are_sent_beside_it_and_a_commit_wa
     assert count_in_flight(cluster) == 0
 
 
+def test_a_poll_that_returns_late_records_sends_the_acknowledgements_of_the_ones_before(
+    cluster: Cluster, leaders: AwayLeaders
+) -> None:
+    """Their locks may expire before the next fetch."""
+    write(cluster, 2)
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        (first,) = await consumer.poll_more(timeout_ms=30_000)
+        leaders.gate.clear()
+        assert await consumer.poll_more(timeout_ms=0) == []
+        leaders.gate.set()
+        while not consumer._arrivals.records:
+            await asyncio.sleep(0.001)
+        consumer.accept(first)
+        assert len(await consumer.poll_more(timeout_ms=0)) == 1
+        await asyncio.to_thread(wait_until, lambda: count_in_flight(cluster) == 1, 30, "the first is accepted")
+
+    at_home(cluster, body, **ONE_BY_ONE)
+
+
 def test_a_commit_that_is_cancelled_before_it_begins_is_made_up_for_by_the_next(cluster: Cluster) -> None:
     write(cluster, 1)
 
@@ -243,14 +263,19 @@ def test_a_commit_that_is_cancelled_before_it_begins_is_made_up_for_by_the_next(
     assert count_in_flight(cluster) == 0
 
 
-def test_a_consumer_that_is_closed_before_its_fetch_begins_sends_the_acknowledgements(cluster: Cluster) -> None:
+@pytest.mark.parametrize("steps", range(6))
+def test_a_consumer_that_is_closed_when_its_fetch_begins_sends_the_acknowledgements(
+    cluster: Cluster, steps: int
+) -> None:
     write(cluster, 1)
 
     async def body(consumer: AsyncShareConsumer) -> None:
         consumer.accept(await polled(consumer))
         polling = asyncio.ensure_future(consumer.poll(timeout_ms=5000))
-        await asyncio.sleep(0)
-        await consumer.close()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await consumer.close()
         with pytest.raises(RaykaError, match="closed"):
             await polling
 
