@@ -101,11 +101,10 @@ class Arrivals:
 
         Before others are sent again, the fetch in progress shows whether their records have been delivered anew.
         """
-        waiting = {*self._acknowledging}
+        if self._acknowledging:
+            await asyncio.wait({*self._acknowledging})
         if self._fetching is not None and self._leaders.has_refused:
-            waiting.add(self._fetching)
-        if waiting:
-            await asyncio.wait(waiting)
+            await asyncio.wait([self._fetching])
 
     async def close(self) -> None:
         """End the fetch in progress. What it should acknowledge is set aside again, or will be sent again."""
@@ -154,14 +153,14 @@ class Arrivals:
         self, aside: Aside, fetched: Collection[TopicIdPartition], wait_s: float, max_records: int
     ) -> Results:
         aside.is_sent = True
-        return await self._leaders.fetch(fetched, aside.acknowledgements, wait_s, max_records)
+        return await self._leaders.fetch(fetched, aside.acknowledgements, wait_s, max_records, aside.results)
 
     def _answered(self, aside: Aside, task: asyncio.Task[Results]) -> None:
         self._acknowledging.discard(task)
         if not aside.is_sent:  # `close` has cancelled it before it began
             self._held.put_back(aside)
         else:
-            aside.settle(None if task.cancelled() or task.exception() else task.result())
+            aside.settle()
 
     async def _fetch(self, wait_s: float, max_records: int) -> None:
         try:

@@ -33,6 +33,7 @@ from rayka.gateway.ports import Broker
 from rayka.share.acknowledge import GROUP_BACKOFF
 from rayka.share.config import AcquireMode
 from rayka.share.record_state import AcknowledgeType
+from rayka.share.requests import ShareFetchResult
 from rayka.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         self.home = asyncio.get_running_loop()
         self._held = HeldRecords()
         self._requests: set[asyncio.Task[Any]] = set()
+        self._committing: set[Aside] = set()
         self._arrivals = Arrivals(self._leaders, self._member, self._held, self._start)
         self._is_closed = False
 
@@ -258,24 +260,25 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
     async def _commit_all(self, last: Aside) -> CommitResults:
         """Send what was set aside, or wait for who has taken it; then send again what fetches could not deliver."""
         taken = self._held.take_aside(last)
+        self._committing.update(taken)
         await asyncio.gather(*map(self._send_aside, taken))
         if last.acknowledgements:
             await last.settled()
+        for earlier in tuple(self._committing):
+            await earlier.settled()
         await self._arrivals.acknowledged()
-        resent = _errors(await self._leaders.send_refused())
-        results = dict(resent)
+        results = _errors(await self._leaders.send_refused())
         for aside in {*taken, last}:
             for partition, error in _errors_of(aside).items():
-                was_kept = partition in resent and error is not None and error.code.retriable
-                results[partition] = results.get(partition) if was_kept else results.get(partition) or error
+                results[partition] = error or results.get(partition)
         return results
 
     async def _send_aside(self, aside: Aside) -> None:
-        results: Results | None = None
         try:
-            results = await self._leaders.acknowledge(aside.acknowledgements)
+            aside.results.update(await self._leaders.acknowledge(aside.acknowledgements))
         finally:
-            aside.settle(results)
+            aside.settle()
+            self._committing.discard(aside)
 
     async def acknowledge_records(
         self, acknowledged: Sequence[tuple[ShareRecord, RecordAcknowledgement]]
@@ -320,21 +323,25 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
             return
         self._is_closed = True
         try:
-            await self._arrivals.close()
-            await self._commit(self._held.set_aside())
+            await asyncio.shield(self._start(self._end_requests()))
             if self._requests:
                 await asyncio.wait(set(self._requests))
             await self._leaders.end_session()
         finally:
             await self._member.leave()
 
+    async def _end_requests(self) -> None:
+        """Also if the caller of `close` is cancelled."""
+        await self._arrivals.close()
+        await self._commit_all(self._held.set_aside())
+
 
 def _errors_of(aside: Aside) -> CommitResults:
     """The errors by partition; REQUEST_TIMED_OUT where there was no answer."""
-    if aside.results is not None:
-        return _errors({partition: aside.results[partition] for partition in aside.acknowledgements})
-    error = RaykaError(ErrorCode.REQUEST_TIMED_OUT, "The leader has not answered")
-    return dict.fromkeys((partition.topic_partition for partition in aside.acknowledgements), error)
+    unanswered = ShareFetchResult(
+        acknowledge_error=ErrorCode.REQUEST_TIMED_OUT, acknowledge_error_message="The leader has not answered"
+    )
+    return _errors({partition: aside.results.get(partition, unanswered) for partition in aside.acknowledgements})
 
 
 def _errors(results: Results) -> CommitResults:

@@ -30,18 +30,17 @@ class Aside:
     """Acknowledgements on their way, which are sent together and apart from others: a leader takes or refuses those of
     a request as a whole.
 
-    Who takes them settles them, with the answers by partition, or None if there is no answer.
+    Who takes them settles them. `results` has the newest answer by partition, also where they were sent again.
     """
 
     def __init__(self, acknowledgements: Acknowledgements) -> None:
         self.acknowledgements = acknowledgements
         self.is_sent = False
-        self.results: Results | None = None
+        self.results: Results = {}
         self._is_settled = asyncio.Event()
 
-    def settle(self, results: Results | None) -> None:
-        """Once, in the client's event loop."""
-        self.results = results
+    def settle(self) -> None:
+        """There are answers, or there will be none. Once, in the client's event loop."""
         self._is_settled.set()
 
     async def settled(self) -> None:
@@ -103,7 +102,8 @@ class HeldRecords:
             reason = f"Acknowledge each record before the next poll: {count} are not acknowledged"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
         for partition, offsets in left:
-            self._of(partition).update(dict.fromkeys(offsets, ACCEPTED))
+            if offsets:
+                self._of(partition).update(dict.fromkeys(offsets, ACCEPTED))
             self._unacknowledged[partition] -= offsets  # the other thread may add to it meanwhile
         self.given = ()
 

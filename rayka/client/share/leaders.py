@@ -26,10 +26,14 @@ RENEWED: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 
 
 class Refused(NamedTuple):
-    """Acknowledgements to be sent again, until the locks of their records have expired, by the loop's clock."""
+    """Acknowledgements to be sent again, until the locks of their records have expired, by the loop's clock.
+
+    `results` gets each answer.
+    """
 
     acknowledgements: Acknowledgements
     until_s: float
+    results: Results
 
 
 class MemberLeaders:
@@ -60,11 +64,16 @@ class MemberLeaders:
         acknowledgements: Acknowledgements,
         wait_s: float = 0.0,
         max_records: int = 0,
+        results: Results | None = None,
     ) -> Results:
-        """Acknowledge, and fetch. What is refused for now, or not answered, is kept."""
+        """Acknowledge, and fetch. What is refused for now, or not answered, is kept.
+
+        `results` gets the answers for `acknowledgements`, also later ones if they are sent again.
+        """
         self._fetched |= {partition.topic_partition for partition in fetched}
         until_s = self._loop.time() + (self.lock_duration_ms / 1000 or _LOCK_S)
-        return await self._ask_and_keep(Refused(acknowledgements, until_s), fetched, wait_s, max_records)
+        sent = Refused(acknowledgements, until_s, {} if results is None else results)
+        return await self._ask_and_keep(sent, fetched, wait_s, max_records)
 
     async def _ask_and_keep(
         self,
@@ -77,6 +86,7 @@ class MemberLeaders:
         self._under_way.append(sent)
         try:
             results = await self._ask(fetched, acknowledgements, wait_s, max_records)
+            sent.results.update({partition: results[partition] for partition in acknowledgements})
             refused = {
                 partition: by_offset
                 for partition, by_offset in acknowledgements.items()
@@ -106,8 +116,10 @@ class MemberLeaders:
         async with self._resending:
             for _ in range(len(self._refused)):
                 refused = self._refused.popleft()
+                if not any(refused.acknowledgements.values()):  # all were delivered anew
+                    continue
                 is_late = self._loop.time() >= refused.until_s
-                results = _expired(refused.acknowledgements) if is_late else await self._ask_and_keep(refused)
+                results = _expired(refused) if is_late else await self._ask_and_keep(refused)
                 found |= {one: each for one, each in results.items() if each.acknowledge_error or one not in found}
         return found
 
@@ -169,11 +181,11 @@ class MemberLeaders:
         return answered
 
 
-def _expired(acknowledgements: Acknowledgements) -> Results:
-    error, reason = ErrorCode.INVALID_RECORD_STATE, "the leader was not reached before the locks expired"
-    for partition in acknowledgements:
+def _expired(refused: Refused) -> Results:
+    reason = "the leader was not reached before the locks expired"
+    for partition in refused.acknowledgements:
         logger.warning("%s: not acknowledged: %s", partition, reason)
-    return {
-        partition: ShareFetchResult(acknowledge_error=error, acknowledge_error_message=reason)
-        for partition in acknowledgements
-    }
+        refused.results[partition] = ShareFetchResult(
+            acknowledge_error=ErrorCode.INVALID_RECORD_STATE, acknowledge_error_message=reason
+        )
+    return {partition: refused.results[partition] for partition in refused.acknowledgements}

@@ -487,3 +487,74 @@ def test_records_that_an_interrupted_poll_did_not_give_are_given_back_in_time(cl
             await body(consumer)
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_commit_that_is_refused_for_now_says_so_though_earlier_acknowledgements_are_taken(
+    cluster: Cluster, leaders: AwayLeaders
+) -> None:
+    """Nobody sends its own again, so the program must know."""
+    write(cluster, 2)
+
+    def refusing_second(offset: int) -> Callable[[Fetch], Fetch]:
+        def replacement(fetch: Fetch) -> Fetch:
+            async def fetch_or_refuse(*request: Any) -> Answer:
+                batches = [batch for partition in request[1] for batch in partition.acknowledgement_batches]
+                leaders.is_away = any(batch.first_offset == offset for batch in batches)
+                return await fetch(*request)
+
+            return fetch_or_refuse
+
+        return replacement
+
+    with cluster.share_consumer("workers", ["tasks"], **ONE_BY_ONE) as consumer:
+        take(consumer, 1, ACCEPT)
+        leaders.is_away = True
+        assert consumer.poll() == []
+        leaders.is_away = False
+        kept = list(consumer._core._leaders._refused)
+        consumer._core._leaders._refused.clear()
+        (second,) = take(consumer, 1, ACCEPT)
+        consumer._core._leaders._refused.extend(kept)
+        replace_fetch(leaders, refusing_second(second.offset))
+        (error,) = consumer.commit().values()
+        assert error is not None
+        assert error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert count_in_flight(cluster) == 1
+
+
+def test_a_commit_without_acknowledgements_waits_for_the_one_in_progress(
+    cluster: Cluster, leaders: AwayLeaders
+) -> None:
+    write(cluster, 1)
+    with cluster.share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
+        take(consumer, 1, ACCEPT)
+        leaders.gate.clear()
+        commits = [consumer.commit_async() for _ in range(2)]
+        for commit in commits:
+            with pytest.raises(TimeoutError):
+                commit.result(timeout=0.2)
+        cluster._connection.loop.call_soon(leaders.gate.set)
+        for commit in commits:
+            commit.result(timeout=30)
+        assert count_in_flight(cluster) == 0
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_acknowledgements_are_sent_though_close_is_cancelled(cluster: Cluster, steps: int) -> None:
+    write(cluster, 1)
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        consumer.accept(await polled(consumer))
+        polling = asyncio.ensure_future(consumer.poll(timeout_ms=5000))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        closing = asyncio.ensure_future(consumer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        with pytest.raises(RaykaError, match="closed"):
+            await polling
+        await asyncio.to_thread(wait_until, lambda: count_in_flight(cluster) == 0, 30, "it is accepted")
+
+    at_home(cluster, body)
