@@ -70,8 +70,8 @@ class Arrivals:
     async def wait(self, until_s: float, max_records: int) -> None:
         """Fetch up to `max_records` unless there are records, and wait for them until `until_s`, by the loop's clock.
 
-        It also acknowledges. A leader that does not answer delays it by a second. Raises an error of a partition that
-        is not temporary.
+        It also acknowledges. A leader that does not answer delays it by a second, or longer after records came too
+        late. Raises an error of a partition that is not temporary.
         """
         if self.records and self._loop.time() >= self._expires_s:
             self._expire()
