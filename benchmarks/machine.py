@@ -2,16 +2,18 @@
 
 Many virtual machines give memory that is free back to their host within seconds, and the first use of it afterwards
 costs several times what copying to it does: writing to the page cache then has a tenth of its rate. A load that begins
-with `touch` measures the brokers and not that.
+with `touch` measures the brokers and not that. But the kernel may give out other free memory before what was touched.
+So a benchmark holds most of the free memory (`most_held`), and each load touches what is left of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from mmap import PROT_READ, mmap
 from multiprocessing.synchronize import Barrier, Semaphore
@@ -33,23 +35,43 @@ _ROUNDS = 3
 _MOST_S = 60
 """Two processes wait no longer for each other: one may have failed."""
 TOUCHED_BYTES = 5 << 30
+_SPARED_BYTES = 1 << 30
+"""Of free memory: programs that start need some."""
 _MOST_SETTLE_S = 10
 _LOOK_S = 0.3
 _QUIET_SHARE = 0.15
 """Of one processor; a broker at rest takes less."""
 
 
-def touch(size: int) -> None:
-    """Use so many bytes of memory and free them: the kernel gives them out again first."""
-    used(size).close()
+def touch() -> None:
+    """Use `TOUCHED_BYTES` of memory and free them."""
+    used().close()
 
 
-def used(size: int) -> mmap:
-    """So many bytes of memory that were used. Once they are closed, the kernel gives that memory out first."""
+def used() -> mmap:
+    """`TOUCHED_BYTES` of memory that were used, or fewer if not so much is free."""
+    return _use(max(MB, min(TOUCHED_BYTES, _free_bytes() - _SPARED_BYTES)))
+
+
+@contextlib.contextmanager
+def most_held() -> Iterator[None]:
+    """Hold the free memory of this machine but what a load touches, and some for programs that start."""
+    size = _free_bytes() - TOUCHED_BYTES - _SPARED_BYTES
+    with contextlib.nullcontext() if size < MB else contextlib.closing(_use(size)):
+        yield
+
+
+def _use(size: int) -> mmap:
     memory = mmap(-1, size)
     for start in range(0, size, MB):
         memory[start : start + MB] = bytes(min(MB, size - start))
     return memory
+
+
+def _free_bytes() -> int:
+    """Memory that nobody uses; the page cache does not count."""
+    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(lines["MemFree"].split()[0]) << 10
 
 
 def settle(most_s: float = _MOST_SETTLE_S) -> None:
@@ -81,7 +103,7 @@ def rates(directory: Path) -> str:
     "with CRC" is what the batches of Kafka's format need beside that: each process computes the CRC of each MB, and who
     writes files copies it before, since shared memory may change after the check.
     """
-    touch(TOUCHED_BYTES)
+    touch()
     source, target = memoryview(os.urandom(_FILE_MB * MB)), memoryview(bytearray(_FILE_MB * MB))
     parts = [slice(start, start + MB) for start in range(0, len(source), MB)]
     path = directory / "machine"
@@ -135,7 +157,7 @@ def _poll_behind(barrier: Barrier, path: Path, target: memoryview, has_crc: bool
 
 
 def _produced_s(directory: Path, source: memoryview, has_crc: bool) -> float:
-    touch(TOUCHED_BYTES)
+    touch()
     with Producing(directory, source, len(source) // MB, has_crc) as producing:
         return _seconds(producing.run)
 

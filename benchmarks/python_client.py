@@ -41,10 +41,9 @@ ROOT = Path(__file__).parents[1]
 PARTITIONS = 4
 RECORDS = {100: 2_000_000, 1000: 400_000}
 CHUNK = 100_000
-TOUCHED_BYTES = 5 << 30
-"""Of memory that a load uses before it begins (`benchmarks.machine`)."""
 held: list[mmap.mmap] = []
-"""That memory, until the clock starts: to connect takes longer than the kernel keeps free memory."""
+"""Memory that a load used (`benchmarks.machine`), until its clock starts: the kernel does not keep it for longer."""
+RAY_MEMORY_MONITOR = "RAY_memory_monitor_refresh_ms"
 SETTINGS: dict[str, Any] = {"linger_ms": 5, "batch_size": 1_000_000}
 
 
@@ -262,7 +261,7 @@ def most_send_table(data_dir: str, topic: str, size: int, count: int) -> Figures
         tempfile.TemporaryDirectory(prefix="most-", dir=data_dir) as directory,
         machine.Producing(Path(directory), source, count * size // machine.MB, has_crc=True) as producing,
     ):
-        held.append(machine.used(TOUCHED_BYTES))  # only now: the other process must not hold it
+        held.append(machine.used())  # only now: the other process must not hold it
 
         def work() -> int:
             producing.run()
@@ -274,7 +273,7 @@ def most_send_table(data_dir: str, topic: str, size: int, count: int) -> Figures
 def most_poll_table(data_dir: str, topic: str, size: int, count: int) -> Figures:
     """What the machine can do: two processes that only copy the topic's segments and compute CRCs."""
     with machine.Polling(sorted(Path(data_dir).rglob(f"{topic}-*/*.log"))) as polling:
-        held.append(machine.used(TOUCHED_BYTES))
+        held.append(machine.used())
 
         def work() -> int:
             polling.run()
@@ -331,7 +330,7 @@ def work_in(place: str, name: str, address: str, *arguments: Any) -> Figures:
 
     def load_of(address: str, *arguments: Any) -> Figures:
         if is_quick:
-            held.append(machine.used(TOUCHED_BYTES))
+            held.append(machine.used())
         return measured(address, *arguments)
 
     if place == "driver" or not name.startswith("ours"):
@@ -400,14 +399,25 @@ def in_turns(broker: Rayka, what: str, size: int, rounds: int, times: int, loads
     """The figures of some loads, which take turns. The first round does not count."""
     topic, count = f"{what.replace('=', '-')}-{size}", 5000 if what == "one" else RECORDS[size] * times
     seen: list[list[Figures]] = [[] for _ in loads]
-    load.create_topic(broker.bootstrap, topic, PARTITIONS)
-    if what in READS:
-        load.produce_on(broker.bootstrap, topic, size, 3600, max_records=count)
-    for _ in range(1 + rounds):
-        for (name, place), figures in zip(loads, seen, strict=True):
-            figures.append(run(broker, name, place, topic, size, count))
-    load.delete_topic(broker.bootstrap, topic)  # or else the next records wait for the disk
+    with topic_of(broker, topic) if what in READS else contextlib.nullcontext():
+        if what in READS:
+            load.produce_on(broker.bootstrap, topic, size, 3600, max_records=count)
+        for _ in range(1 + rounds):
+            for number, ((name, place), figures) in enumerate(zip(loads, seen, strict=True)):
+                if what in READS:
+                    figures.append(run(broker, name, place, topic, size, count))
+                    continue
+                with topic_of(broker, written := f"{topic}-{len(figures)}-{number}"):
+                    figures.append(run(broker, name, place, written, size, count))
     return [median(figures[1:]) for figures in seen]
+
+
+@contextlib.contextmanager
+def topic_of(broker: Rayka, topic: str) -> Iterator[None]:
+    """A topic and its records, which later ones would have to wait for, and whose memory later ones need."""
+    load.create_topic(broker.bootstrap, topic, PARTITIONS)
+    yield
+    load.delete_topic(broker.bootstrap, topic)
 
 
 def compare(broker: Rayka, what: str, size: int, rounds: int, times: int, place: str) -> None:
@@ -455,9 +465,11 @@ def main() -> None:
         return
     compared = "task / program, actor / program" if chosen.place == ALL else "rayka / confluent-kafka"
     print(f"{compared} = ratio; cpu: processor seconds for each million records", flush=True)
+    os.environ[RAY_MEMORY_MONITOR] = "0"  # held memory must not make Ray end the broker's processes
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="rayka-python-"))
         broker = stack.enter_context(Rayka(Path(directory)))
+        stack.enter_context(machine.most_held())
         print(machine.rates(Path(directory)), flush=True)
         stack.enter_context(second_node(broker) if chosen.place == "node" else contextlib.nullcontext())
         for what in chosen.only.split(","):

@@ -28,7 +28,7 @@ import ray
 import ray.util.queue
 
 import rayka
-from benchmarks.machine import TOUCHED_BYTES, touch
+from benchmarks.machine import touch
 from rayka.queue import Empty, Queue
 from rayka.testing import cpu_s
 
@@ -114,7 +114,7 @@ def run(case: Case, seconds: float, directory: str) -> dict[str, float]:
     producer, consumers = Producer.remote(), [Consumer.remote() for _ in range(CONSUMERS)]
     ray.get([producer.ready.remote(queue), *(each.ready.remote(queue) for each in consumers)])
     os.sync()
-    touch(TOUCHED_BYTES)
+    touch()
     before = used_s()
     gets = [each.get.remote(queue, case.batch, done) for each in consumers]
     count, began, ended = ray.get(producer.put.remote(queue, case, seconds, done))

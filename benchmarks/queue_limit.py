@@ -20,7 +20,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from benchmarks.machine import TOUCHED_BYTES, touch
+from benchmarks.machine import touch
 
 ITEM_BYTES = 1_000_000
 ITEMS = 4_000
@@ -125,7 +125,7 @@ def main() -> None:
     for _ in range(options.rounds):
         with tempfile.TemporaryDirectory(dir=options.directory) as directory:
             os.sync()
-            touch(TOUCHED_BYTES)
+            touch()
             found.append(Limit(Path(directory)).run())
     rates, costs = zip(*found, strict=True)
     print(
