@@ -258,6 +258,24 @@ def test_who_waits_for_memory_is_woken_up_when_a_quarter_is_free(
     assert len(read_all(cluster, "events")) == 400
 
 
+def test_batches_behind_a_full_window_are_sent_without_waking_the_loop_for_each(
+    cluster: Cluster, faults: FaultyPartitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer has the next one sent; a loop that is woken up takes the interpreter from the thread that sends."""
+    faults.on_append = lambda _: Fault(delay_s=1 if faults.appends == 1 else 0)
+    with cluster.producer(max_in_flight=1) as producer:
+        futures = producer.send_batch("events", 0, [b"0"])
+        wait_until(lambda: faults.appends == 1, 5, "append of the first batch")
+        woken = []
+        take_over = producer._core._sender.take_over
+        monkeypatch.setattr(producer._core._sender, "take_over", lambda queue: (woken.append(queue), take_over(queue)))
+        for number in range(1, 20):
+            futures += producer.send_batch("events", 0, [b"%d" % number])
+        assert not futures[0].done()
+        assert not woken
+        assert [future.get(5).base_offset for future in futures] == list(range(20))
+
+
 def test_memory_that_a_leader_without_an_answer_holds_stops_no_other(
     cluster: Cluster, faults: FaultyPartitions
 ) -> None:
