@@ -1,14 +1,19 @@
 """A member of the share group of a queue: its requests to the leaders of the queue's partitions.
 
-It keeps no acknowledgements. Those that could not be sent go back to its owner, which sends them again.
+Acknowledgements that could not be sent go back to its owner, which sends them again. It keeps those that a leader has
+refused until they are settled: the leader refuses those of a request as a whole if the lease of one item has ended, so
+they are sent again in halves until that item is found.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode, RaykaError
@@ -39,6 +44,8 @@ _MOST_UNREAD: Final = 3
 _GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
 _RENEW: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 _REFUSED: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
+_ANSWERED: Final = _REFUSED | GONE | {ErrorCode.NONE}
+"""What a leader answers to acknowledgements. Any other error may pass."""
 
 
 class FetchedItems(NamedTuple):
@@ -60,6 +67,18 @@ class FetchedItems(NamedTuple):
         return not self.runs and bool(self.unread or self.refused)
 
 
+class RefusedPart(NamedTuple):
+    """Acknowledgements of one partition to be sent again, until all leases have ended, by `time.monotonic`."""
+
+    acknowledgements: Sequence[RangeAcknowledgement]
+    until_s: float
+
+    @property
+    def partition(self) -> int:
+        """The number of the partition."""
+        return self.acknowledgements[0].place.partition
+
+
 class QueueMember:
     """`unsent` takes acknowledgements that are to be sent again, `lost` a renewed lease that had ended already."""
 
@@ -79,6 +98,13 @@ class QueueMember:
         self._unsent = unsent
         self._lost = lost
         self._unread_in_a_row = 0
+        self._refused: deque[RefusedPart] = deque()  # threads add at its end, and `settle_refused` takes the first
+        self._settling = asyncio.Lock()
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether there is something for `settle_refused` to send."""
+        return bool(self._refused)
 
     async def fetch(
         self,
@@ -94,8 +120,8 @@ class QueueMember:
 
     def fetch_by(
         self, fetch: Fetch, wait_s: float, acknowledgements: Sequence[RangeAcknowledgement]
-    ) -> tuple[dict[TopicPartition, ShareFetchResult], Coroutine[Any, Any, None] | None]:
-        """As the other `fetch`, of one item, in this thread. The coroutine is to be run if something was refused."""
+    ) -> dict[TopicPartition, ShareFetchResult]:
+        """As the other `fetch`, of one item, in this thread."""
         params = self._fetching(1, wait_s)
         requests = self._requests(self._topic.partitions(), acknowledgements)
         try:
@@ -103,9 +129,7 @@ class QueueMember:
         except BaseException:
             self._unsent(acknowledgements)
             raise
-        answers = self._answers(lock_duration_ms, requests, results)
-        is_refused = any(result.acknowledge_error for result in results)
-        return answers, self._settle_refused(answers, acknowledgements, renews=False) if is_refused else None
+        return self._answered(self._answers(lock_duration_ms, requests, results), acknowledgements)
 
     def read(self, results: Mapping[TopicPartition, ShareFetchResult]) -> FetchedItems:
         """The items that a fetch has brought.
@@ -161,10 +185,43 @@ class QueueMember:
         """Send acknowledgements alone."""
         await self._ask(self._acknowledging(renews=False), (), acknowledgements)
 
+    async def settle_refused(self) -> None:
+        """Send refused acknowledgements again, until all are settled, or at most as long as a lease lasts.
+
+        However it ends, those without an answer stay for the next call, until their leases have ended.
+        """
+        async with self._settling:
+            while self._refused:
+                part = self._refused[0]
+                if time.monotonic() < part.until_s:
+                    answers = await self._send(self._acknowledging(renews=False), (), part.acknowledgements)
+                    self._settle(part, answers)
+                else:
+                    self._leases_ended(part.acknowledgements, renews=False)
+                    self._refused.popleft()
+
+    def _settle(self, part: RefusedPart, answers: Mapping[TopicPartition, ShareFetchResult]) -> None:
+        """Take the answer to the first part. From a leader that is away all parts go back: each would wait for it."""
+        if any(result.acknowledge_error not in _ANSWERED for result in answers.values()):
+            for _ in range(len(self._refused)):
+                each = self._refused.popleft()
+                if each.partition == part.partition:
+                    self._unsent(each.acknowledgements)
+                else:
+                    self._refused.append(each)
+        else:
+            parts = self._parts_to_send(answers, part.acknowledgements, renews=False)
+            self._refused.popleft()
+            self._refused.extend(part._replace(acknowledgements=one) for one in parts)
+
     async def renew(self, places: Iterable[LeasedOffsets]) -> None:
-        """Renew leases."""
-        acknowledgements = [RangeAcknowledgement(place, _RENEW) for place in places]
-        await self._ask(self._acknowledging(renews=True), (), acknowledgements)
+        """Renew leases. It takes as long as a lease lasts, and a request more: then the others have ended."""
+        until_s = time.monotonic() + self.lease_s
+        parts: deque[Sequence[RangeAcknowledgement]] = deque([[RangeAcknowledgement(one, _RENEW) for one in places]])
+        while parts and time.monotonic() < until_s:
+            part = parts.popleft()
+            answers = await self._send(self._acknowledging(renews=True), (), part)
+            parts += self._parts_to_send(answers, part, renews=True)
 
     async def give_back(self, ranges: Mapping[int, Sequence[tuple[int, int]]]) -> None:
         """Give back items, by partition, that were not delivered."""
@@ -201,15 +258,22 @@ class QueueMember:
         fetched: Sequence[TopicPartition],
         acknowledgements: Sequence[RangeAcknowledgement],
     ) -> dict[TopicPartition, ShareFetchResult]:
-        requests = self._requests(fetched, acknowledgements)
         try:
-            lock_duration_ms, results = await self._broker.share_leaders.fetch(params, requests)
+            answers = await self._send(params, fetched, acknowledgements)
         except BaseException:
-            self._send_again(acknowledgements, renews=params.is_renew_ack)
+            self._unsent(acknowledgements)
             raise
-        answers = self._answers(lock_duration_ms, requests, results)
-        await self._settle_refused(answers, acknowledgements, renews=params.is_renew_ack)
-        return answers
+        return self._answered(answers, acknowledgements)
+
+    async def _send(
+        self,
+        params: ShareFetchParams,
+        fetched: Sequence[TopicPartition],
+        acknowledgements: Sequence[RangeAcknowledgement],
+    ) -> dict[TopicPartition, ShareFetchResult]:
+        requests = self._requests(fetched, acknowledgements)
+        lock_duration_ms, results = await self._broker.share_leaders.fetch(params, requests)
+        return self._answers(lock_duration_ms, requests, results)
 
     def _answers(
         self, lock_duration_ms: int, requests: Sequence[ShareFetchPartition], results: Sequence[ShareFetchResult]
@@ -218,24 +282,44 @@ class QueueMember:
             self.lease_s = lock_duration_ms / 1000
         return {request.topic_partition: result for request, result in zip(requests, results, strict=True)}
 
-    async def _settle_refused(
+    def _answered(
+        self, answers: dict[TopicPartition, ShareFetchResult], acknowledgements: Sequence[RangeAcknowledgement]
+    ) -> dict[TopicPartition, ShareFetchResult]:
+        """The answers. What they refuse is kept for `settle_refused`: items that they bring do not wait for that."""
+        until_s = time.monotonic() + self.lease_s
+        parts = self._parts_to_send(answers, acknowledgements, renews=False)
+        self._refused.extend(RefusedPart(part, until_s) for part in parts)
+        return answers
+
+    def _parts_to_send(
         self,
         answers: Mapping[TopicPartition, ShareFetchResult],
         acknowledgements: Sequence[RangeAcknowledgement],
         *,
         renews: bool,
-    ) -> None:
+    ) -> list[Sequence[RangeAcknowledgement]]:
+        """What to send again of acknowledgements that leaders have refused, each part by itself."""
+        parts: list[Sequence[RangeAcknowledgement]] = []
         for (_, number), result in answers.items():
-            if result.acknowledge_error and result.acknowledge_error not in GONE:
-                refused = [one for one in acknowledgements if one.place.partition == number]
-                # What the same answer has leased anew must not be acknowledged for the lease before.
-                rest = refused
-                for first_offset, last_offset in result.acquired_offsets:
-                    rest = without(rest, LeasedOffsets(number, first_offset, last_offset))
-                if rest and rest != refused and result.acknowledge_error in _REFUSED:
-                    await self._ask(self._acknowledging(renews=renews), (), rest)
-                elif rest:
-                    await self._refused(result.acknowledge_error, rest, renews=renews)
+            if not result.acknowledge_error or result.acknowledge_error in GONE:
+                continue
+            refused = [one for one in acknowledgements if one.place.partition == number]
+            # What the same answer has leased anew must not be acknowledged for the lease before.
+            rest = refused
+            for first_offset, last_offset in result.acquired_offsets:
+                rest = without(rest, LeasedOffsets(number, first_offset, last_offset))
+            if not rest:
+                continue
+            if result.acknowledge_error not in _REFUSED:
+                if not renews:
+                    self._unsent(rest)
+            elif rest != refused:
+                parts.append(rest)
+            elif sum(one.place.length for one in rest) == 1:
+                self._leases_ended(rest, renews=renews)
+            else:
+                parts += halves_of(rest)
+        return parts
 
     def _requests(
         self, fetched: Sequence[TopicPartition], acknowledgements: Sequence[RangeAcknowledgement]
@@ -249,24 +333,8 @@ class QueueMember:
             for one, is_fetched in wanted.items()
         ]
 
-    async def _refused(self, error: int, acknowledgements: Sequence[RangeAcknowledgement], *, renews: bool) -> None:
-        """A leader refuses acknowledgements as a whole if the lease of one item has ended; then halves are sent."""
-        if error not in _REFUSED:
-            self._send_again(acknowledgements, renews=renews)
-        elif sum(one.place.length for one in acknowledgements) == 1:
-            self._lease_ended(acknowledgements[0].place, renews=renews)
-        else:
-            for half in halves_of(acknowledgements):
-                await self._ask(self._acknowledging(renews=renews), (), half)
-
-    def _send_again(self, acknowledgements: Sequence[RangeAcknowledgement], *, renews: bool) -> None:
-        if not renews:
-            self._unsent(acknowledgements)
-
-    def _lease_ended(self, place: LeasedOffsets, *, renews: bool) -> None:
-        partition, offset, _ = place
-        logger.info(
-            "%s-%d: the lease of offset %s had ended; it is delivered again", self._topic.name, partition, offset
-        )
-        if renews:
-            self._lost(place)
+    def _leases_ended(self, acknowledgements: Iterable[RangeAcknowledgement], *, renews: bool) -> None:
+        for place, _ in acknowledgements:
+            logger.info("%s-%d: the leases of offsets %d to %d had ended: delivered again", self._topic.name, *place)
+            if renews:
+                self._lost(place)

@@ -78,6 +78,7 @@ class QueueReader:
         self._looking = asyncio.Lock()  # A batch that is looked for is not taken apart by what is fetched ahead.
         self._fetches: dict[asyncio.Future[None], float] = {}  # under way, and how long each waits at the leaders
         self._ticking = False
+        self._is_settling = False
         self._error: RaykaError | None = None
         self._is_closed = False
 
@@ -259,11 +260,12 @@ class QueueReader:
         finally:
             del self._fetches[ended]
             ended.set_result(None)
+            self._start_ticking()  # also for acknowledgements that were not sent
+            self._start_settling()
         if self._error is not None:
             await self._give_back_late(results, self._error)
         fetched = self._member.read(results)
         found = self._add(fetched.runs, count, since_ms)
-        self._start_ticking()
         self._trim_after(fetched.runs)
         if fetched.unread:
             await self._give_back(lambda: fetched.unread)
@@ -368,6 +370,7 @@ class QueueReader:
                 acknowledgements = self._leases.take_acknowledgements()
             if acknowledgements:
                 await self._member.acknowledge(acknowledgements)
+            self._start_settling()
             if self._leases.is_idle(now_ms()):
                 await self._give_back(self._take_idle)
         except Exception:
@@ -377,6 +380,23 @@ class QueueReader:
             self._ticking = False
             self._renew_later()  # A renewal may have found nothing just before an item was delivered.
             if not self._leases.is_settled:
+                self._start_ticking()
+
+    def _start_settling(self) -> None:
+        if self._member.has_refused and not self._is_settling and not self._is_closed:
+            self._is_settling = True
+            self._background.start("refused acknowledgements", self._settle_refused())
+
+    async def _settle_refused(self) -> None:
+        """Send refused acknowledgements again. If that fails, a tick starts it once more."""
+        try:
+            await self._member.settle_refused()
+        except Exception:
+            logger.exception("cannot acknowledge items of the queue %s", self._topic.name)
+            await asyncio.sleep(_FAILED_S)
+        finally:
+            self._is_settling = False
+            if self._member.has_refused or self._leases.has_acknowledgements:
                 self._start_ticking()
 
     async def _renew(self) -> None:
@@ -432,6 +452,7 @@ class QueueReader:
             acknowledgements = self._leases.take_acknowledgements()
         if acknowledgements:
             await self._member.acknowledge(acknowledgements)
+        await self._member.settle_refused()
         if self._epochs:
             await self._member.leave(self._epochs)
 

@@ -62,9 +62,9 @@ class WaitingReader(QueueReader):
         since_ms = now_ms()
         with self._lock:
             acknowledgements = self._leases.take_acknowledgements()
-        results, refused = self._member.fetch_by(self._channel.fetch, wait_s, acknowledgements)
-        if refused is not None:
-            self._loop.submit(refused)
+        results = self._member.fetch_by(self._channel.fetch, wait_s, acknowledgements)
+        if self._member.has_refused:
+            self._loop.call_soon(self._start_settling)
         if self._error is not None:
             self._loop.run(self._give_back_late(results, self._error))
         fetched = self._member.read(results)

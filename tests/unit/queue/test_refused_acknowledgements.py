@@ -1,0 +1,181 @@
+"""What becomes of the acknowledgements of a queue that a leader refuses because the lease of one item has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rayka.client.cluster import Cluster
+from rayka.errors import ErrorCode
+from rayka.gateway.ports import ShareLeaders
+from rayka.queue import Queue
+from rayka.queue.reader import QueueReader
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.testing import wait_until
+from rayka.types import TopicPartition
+
+ENOUGH_S = 30.0
+"""Less than a lease lasts, so that no item comes back by itself."""
+
+
+class WatchedLeaders:
+    """The leaders of the broker. `alone` has the numbers of items of requests that only acknowledge.
+
+    `fail` takes the place of the answer to the second of them, and all of them wait for `gate`.
+    """
+
+    def __init__(self, leaders: ShareLeaders) -> None:
+        self.alone: list[int] = []
+        self.fail: BaseException | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self._leaders = leaders
+
+    async def fetch(
+        self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]
+    ) -> tuple[int, list[ShareFetchResult]]:
+        if not params.has_room:
+            batches = [batch for one in partitions for batch in one.acknowledgement_batches]
+            self.alone.append(sum(batch.last_offset - batch.first_offset + 1 for batch in batches))
+            await self.gate.wait()
+            if len(self.alone) == 2 and self.fail is not None:
+                raise self.fail
+        return await self._leaders.fetch(params, partitions)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._leaders, name)
+
+
+@pytest.fixture
+def queue(cluster: Cluster) -> Iterator[Queue]:
+    queue = Queue(lease="task_done", lease_s=60)
+    yield queue
+    queue.shutdown()
+
+
+@pytest.fixture
+def leaders(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> WatchedLeaders:
+    """In front of those of the queue's broker."""
+    broker = queue._here.broker
+    leaders = WatchedLeaders(broker.share_leaders)
+    monkeypatch.setattr(broker, "share_leaders", leaders)
+    return leaders
+
+
+def get_all(queue: Queue, count: int) -> None:
+    """Lease so many items; nothing is acknowledged before `let_tick`."""
+    queue.put_nowait_batch(range(count))
+    assert queue.get_nowait_batch(count) == [*range(count)]
+    reader = queue._here.reader
+    wait_until(lambda: not reader._ticking, ENOUGH_S, "nothing is left to do")
+    reader._ticking = True
+
+
+def let_tick(reader: QueueReader) -> None:
+    reader._loop.submit(reader._settle())
+
+
+def lose_lease(queue: Queue, offset: int) -> None:
+    """Anybody may get the item now; the queue does not know it."""
+    here = queue._here
+    member_id, place = here.reader._member._member_id, TopicPartition(queue.name, 0)
+    leaders = here.broker.share_leaders
+    here.loop.run(leaders.give_back(queue.name, member_id, place, here.topic.topic_id, [(offset, offset)]))
+
+
+@pytest.mark.parametrize("error", [OSError(), asyncio.CancelledError()], ids=["failed", "cancelled"])
+def test_what_was_not_sent_again_stays_when_sending_a_part_of_it_fails(
+    queue: Queue, leaders: WatchedLeaders, error: BaseException
+) -> None:
+    get_all(queue, 8)
+    lose_lease(queue, 0)
+    for _ in range(8):
+        queue.task_done()
+    leaders.fail = error
+    let_tick(queue._here.reader)
+    wait_until(lambda: queue.lag() == 1, ENOUGH_S, "all others are done")
+    assert leaders.alone[:2] == [8, 4]
+    assert queue.get(timeout=ENOUGH_S) == 0
+
+
+def test_items_of_a_fetch_do_not_wait_for_acknowledgements_that_it_could_not_deliver(
+    queue: Queue, leaders: WatchedLeaders
+) -> None:
+    get_all(queue, 4)
+    lose_lease(queue, 0)
+    for _ in range(4):
+        queue.task_done()
+    leaders.gate.clear()
+    assert queue.get(timeout=ENOUGH_S) == 0
+    let_tick(queue._here.reader)
+    wait_until(lambda: leaders.alone, ENOUGH_S, "the others are sent again")
+    queue._here.loop.call_soon(leaders.gate.set)
+    wait_until(lambda: queue.lag() == 1, ENOUGH_S, "the others are done")
+
+
+def test_what_a_fetch_could_not_deliver_is_delivered_before_a_handle_is_closed(
+    queue: Queue, leaders: WatchedLeaders
+) -> None:
+    other: Queue = pickle.loads(pickle.dumps(queue))
+    get_all(queue, 4)
+    lose_lease(queue, 1)
+    for _ in range(4):
+        queue.task_done()
+    assert queue.get(timeout=ENOUGH_S) == 1
+    queue.task_done()
+    queue.close()
+    assert other.lag() == 0
+    other.put("next")
+    assert other.get(timeout=ENOUGH_S) == "next"
+
+
+def test_parts_for_a_leader_that_is_away_wait_for_it_no_longer_than_one_does(
+    queue: Queue, leaders: WatchedLeaders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get_all(queue, 4)
+    lose_lease(queue, 0)
+    for _ in range(4):
+        queue.task_done()
+    member, sent, fetch = queue._here.reader._member, [], leaders.fetch
+
+    async def away(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Any:
+        sent.append(params)
+        return 0, [ShareFetchResult(acknowledge_error=ErrorCode.REQUEST_TIMED_OUT)] * len(partitions)
+
+    async def settle() -> bool:
+        await member.acknowledge(queue._here.reader._leases.take_acknowledgements())
+        monkeypatch.setattr(leaders, "fetch", away)
+        await member.settle_refused()
+        monkeypatch.setattr(leaders, "fetch", fetch)
+        return member.has_refused
+
+    assert not queue._here.loop.run(settle())
+    assert len(sent) == 1
+    let_tick(queue._here.reader)
+    wait_until(lambda: queue.lag() == 1, ENOUGH_S, "the others are done")
+
+
+def test_refused_acknowledgements_are_not_sent_when_all_leases_have_ended(
+    queue: Queue, leaders: WatchedLeaders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get_all(queue, 4)
+    lose_lease(queue, 0)
+    for _ in range(4):
+        queue.task_done()
+    member, now_s = queue._here.reader._member, [0.0]
+    monkeypatch.setattr("rayka.queue.member.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+
+    async def settle() -> int:
+        await member.acknowledge(queue._here.reader._leases.take_acknowledgements())
+        assert member.has_refused
+        now_s[0] = member.lease_s
+        await member.settle_refused()
+        return len(leaders.alone)
+
+    assert queue._here.loop.run(settle()) == 1
+    assert not member.has_refused
