@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from rayka.client.share.records import RecordAcknowledgement
-from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement, ranges_of
+from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement, ranges_of, without
 from rayka.queue.settings import MOST_AHEAD, Lease
 from rayka.queue.stored_value import Value
 from rayka.share.record_state import AcknowledgeType
@@ -96,6 +96,7 @@ class Leases:
         self._taken = 0  # of the first run
         self._delivered: dict[Hashable, deque[LeasedOffsets]] = defaultdict(deque)
         self._acknowledgements: list[RangeAcknowledgement] = []
+        self._again: list[RangeAcknowledgement] = []  # were sent before
         self._renewing: list[LeasedOffsets] = []
         self._lost: set[tuple[int, int]] = set()
         self.ready_count = 0
@@ -111,7 +112,9 @@ class Leases:
     def count(self) -> int:
         """The number of items whose leases have not ended, as far as is known here."""
         delivered = sum(last - first + 1 for ranges in self.delivered().values() for first, last in ranges)
-        return self.ready_count + delivered + sum(place.length for place, _ in self._acknowledgements)
+        return (
+            self.ready_count + delivered + sum(place.length for place, _ in chain(self._again, self._acknowledgements))
+        )
 
     @property
     def is_quick(self) -> bool:
@@ -121,12 +124,12 @@ class Leases:
     @property
     def has_acknowledgements(self) -> bool:
         """Whether there are acknowledgements to send."""
-        return bool(self._acknowledgements)
+        return bool(self._again or self._acknowledgements)
 
     @property
     def is_settled(self) -> bool:
         """Whether there is nothing to send and nothing to give back."""
-        return not (self._ready or self._acknowledgements)
+        return not (self._ready or self.has_acknowledgements)
 
     def wanted(self, waiting_count: int) -> int:
         """How many items to fetch now; `waiting_count` holders wait for one."""
@@ -148,6 +151,8 @@ class Leases:
             self.ready_count += len(run.values)
             self._ready_bytes += run.size
             self._clear_renewal(run.place)
+            if self._again:
+                self._again = without(self._again, run.place)
         if not runs:
             return
         if now_ms - self._fetched_ms < _QUICK_MS:
@@ -269,19 +274,32 @@ class Leases:
         self.forget_ready()
         self._has_ended = True
 
-    def take_acknowledgements(self) -> Sequence[RangeAcknowledgement]:
-        """The acknowledgements to send now."""
+    def take_acknowledgements(self, *, also_again: bool = True) -> Sequence[RangeAcknowledgement]:
+        """The acknowledgements to send now; `also_again`: with those that were sent before.
+
+        Those may have been taken, and only the answer was lost. So they are not sent while a fetch is under way, which
+        may have leased their items anew: they would end that lease.
+        """
         acknowledgements, self._acknowledgements = self._acknowledgements, []
+        if also_again and self._again:
+            acknowledgements = self._again + acknowledgements
+            self._again = []
         return acknowledgements
 
     def send_again(self, acknowledgements: Iterable[RangeAcknowledgement]) -> None:
-        """Send acknowledgements again that could not be sent, except where there are newer ones."""
-        newer = [place for place, _ in self._acknowledgements]
-        for place, acknowledgement in acknowledgements:
-            parts = [place]
-            for each in newer:
-                parts = [rest for part in parts for rest in part.without(each)]
-            self._acknowledgements += [RangeAcknowledgement(part, acknowledgement) for part in parts]
+        """Send acknowledgements again that could not be sent, as far as they are still due."""
+        self._again += self.still_due(acknowledgements)
+
+    def still_due(self, acknowledgements: Iterable[RangeAcknowledgement]) -> list[RangeAcknowledgement]:
+        """Acknowledgements of an earlier time, except those of items that were leased anew since, or acknowledged."""
+        newer = [place for place, _ in chain(self._again, self._acknowledgements)]
+        newer += self._ready_places()
+        newer += chain.from_iterable(self._delivered.values())
+        due = list(acknowledgements)
+        for partition, ranges in ranges_of(newer).items():
+            for first_offset, last_offset in ranges:
+                due = without(due, LeasedOffsets(partition, first_offset, last_offset))
+        return due
 
     def take_idle(self, now_ms: int) -> dict[int, list[tuple[int, int]]]:
         """Take the items that are due to be given back: first and last offsets by partition."""

@@ -80,7 +80,10 @@ class RefusedPart(NamedTuple):
 
 
 class QueueMember:
-    """`unsent` takes acknowledgements that are to be sent again, `lost` a renewed lease that had ended already."""
+    """`unsent` takes acknowledgements that are to be sent again, `lost` a renewed lease that had ended already.
+
+    `due` returns those of acknowledgements whose items were not leased anew since.
+    """
 
     def __init__(
         self,
@@ -89,6 +92,7 @@ class QueueMember:
         lease_s: float,
         unsent: Callable[[Sequence[RangeAcknowledgement]], None],
         lost: Callable[[LeasedOffsets], None],
+        due: Callable[[Sequence[RangeAcknowledgement]], Sequence[RangeAcknowledgement]],
     ) -> None:
         self.lease_s = lease_s
         """How long a lease lasts, as the last answer of a leader has it."""
@@ -97,6 +101,7 @@ class QueueMember:
         self._member_id = f"queue-{uuid.uuid4()}"
         self._unsent = unsent
         self._lost = lost
+        self._due = due
         self._unread_in_a_row = 0
         self._refused: deque[RefusedPart] = deque()  # threads add at its end, and `settle_refused` takes the first
         self._settling = asyncio.Lock()
@@ -193,11 +198,12 @@ class QueueMember:
         async with self._settling:
             while self._refused:
                 part = self._refused[0]
-                if time.monotonic() < part.until_s:
-                    answers = await self._send(self._acknowledging(renews=False), (), part.acknowledgements)
-                    self._settle(part, answers)
+                due = self._due(part.acknowledgements)
+                if due and time.monotonic() < part.until_s:
+                    answers = await self._send(self._acknowledging(renews=False), (), due)
+                    self._settle(part._replace(acknowledgements=due), answers)
                 else:
-                    self._leases_ended(part.acknowledgements, renews=False)
+                    self._leases_ended(due, renews=False)
                     self._refused.popleft()
 
     def _settle(self, part: RefusedPart, answers: Mapping[TopicPartition, ShareFetchResult]) -> None:

@@ -63,7 +63,8 @@ class QueueReader:
         self._broker = broker
         self._loop = loop
         self._topic = topic
-        self._member = QueueMember(broker, topic, settings.lease_s or SHORTEST_LEASE_S, self._send_again, self._lose)
+        lease_s = settings.lease_s or SHORTEST_LEASE_S
+        self._member = QueueMember(broker, topic, lease_s, self._send_again, self._lose, self._still_due)
         self._leases = Leases(settings.lease, settings.prefetch)
         self._lock = threading.Lock()
         self._waiters = ItemWaiters()
@@ -250,10 +251,11 @@ class QueueReader:
         async with self._giving_back:  # Else later items would come before those that go back.
             if self._error is not None:
                 raise self._error
+            is_alone = not self._is_fetching
             self._fetches[ended] = wait_s
         try:
             with self._lock:
-                acknowledgements = self._leases.take_acknowledgements()
+                acknowledgements = self._leases.take_acknowledgements(also_again=is_alone)
             self._note_epochs()
             gather_s, since_ms = _GATHER_S if self._leases.is_quick else 0.0, now_ms()
             results = await self._member.fetch(count, wait_s, at_least, acknowledgements, gather_s)
@@ -273,6 +275,10 @@ class QueueReader:
         if fetched.is_refused:
             await asyncio.sleep(RETRY_S)
         return FetchOutcome(found, fetched.is_refused)
+
+    @property
+    def _is_fetching(self) -> bool:
+        return bool(self._fetches)
 
     def _raise_due(self) -> None:
         """Raise the error of a partition that is due for those who wait."""
@@ -345,6 +351,10 @@ class QueueReader:
         with self._lock:
             self._leases.send_again(acknowledgements)
 
+    def _still_due(self, acknowledgements: Sequence[RangeAcknowledgement]) -> Sequence[RangeAcknowledgement]:
+        with self._lock:
+            return self._leases.still_due(acknowledgements)
+
     def _lose(self, place: LeasedOffsets) -> None:
         with self._lock:
             self._leases.lose(place.partition, place.first_offset)
@@ -367,7 +377,7 @@ class QueueReader:
         try:
             with self._lock:
                 self._leases.end_holders(is_alive)
-                acknowledgements = self._leases.take_acknowledgements()
+                acknowledgements = self._leases.take_acknowledgements(also_again=not self._is_fetching)
             if acknowledgements:
                 await self._member.acknowledge(acknowledgements)
             self._start_settling()

@@ -38,6 +38,7 @@ class WaitingReader(QueueReader):
         super().__init__(broker, loop, topic, settings)
         self._turn = threading.Lock()
         self._channel = LeaderChannel(broker, loop)
+        self._is_asking = False
 
     def wait(self, holder: Hashable, wait_s: float, unless: threading.Event) -> LeasedItem | None:
         """Lease the next item for the holder; None if none came, and when it is the holder's turn after `unless`.
@@ -50,8 +51,13 @@ class WaitingReader(QueueReader):
             try:
                 return None if unless.is_set() else self._wait(holder, wait_s)
             finally:
+                self._is_asking = False  # and what it has brought is added
                 if unless.is_set():
                     self._channel.close()
+
+    @property
+    def _is_fetching(self) -> bool:
+        return self._is_asking or super()._is_fetching
 
     def _wait(self, holder: Hashable, wait_s: float) -> LeasedItem | None:
         if self._error is not None:
@@ -61,7 +67,8 @@ class WaitingReader(QueueReader):
         self._note_epochs()
         since_ms = now_ms()
         with self._lock:
-            acknowledgements = self._leases.take_acknowledgements()
+            acknowledgements = self._leases.take_acknowledgements(also_again=not self._is_fetching)
+            self._is_asking = True
         results = self._member.fetch_by(self._channel.fetch, wait_s, acknowledgements)
         if self._member.has_refused:
             self._loop.call_soon(self._start_settling)

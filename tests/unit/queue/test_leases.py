@@ -169,12 +169,25 @@ def test_items_of_a_replaced_leader_are_forgotten() -> None:
 
 
 def test_an_acknowledgement_that_failed_does_not_replace_a_newer_one() -> None:
-    leases = holding(Lease.TASK_DONE, 1, 2)
+    leases = holding(Lease.TASK_DONE, 1)
     leases.settle("me", ACCEPT)
     leases.send_again(
         [RangeAcknowledgement(LeasedOffsets(0, 1, 2), RELEASE), RangeAcknowledgement(LeasedOffsets(1, 1, 1), RELEASE)]
     )
     assert acknowledgements(leases) == {0: {1: ACCEPT, 2: RELEASE}, 1: {1: RELEASE}}
+
+
+def test_an_acknowledgement_that_failed_does_not_end_a_lease_that_came_since() -> None:
+    leases = holding(Lease.TASK_DONE, 1, 2, 3, 4)
+    for _ in range(4):
+        leases.settle("me", RELEASE)
+    failed = leases.take_acknowledgements()
+    leases.add(runs(1, 2), 0)
+    leases.take("you", 0)
+    leases.send_again(failed)
+    assert leases.take_acknowledgements(also_again=False) == []
+    leases.add(runs(3), 0)
+    assert acknowledgements(leases) == {0: {4: RELEASE}}
 
 
 def test_a_lease_that_has_ended_is_not_renewed_until_the_item_is_got_again() -> None:

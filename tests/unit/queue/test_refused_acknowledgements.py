@@ -1,4 +1,5 @@
-"""What becomes of the acknowledgements of a queue that a leader refuses because the lease of one item has ended."""
+"""What becomes of acknowledgements of a queue that a leader refuses because the lease of one item has ended, or whose
+answer is lost."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import pytest
 from rayka.client.cluster import Cluster
 from rayka.errors import ErrorCode
 from rayka.gateway.ports import ShareLeaders
-from rayka.queue import Queue
+from rayka.queue import Empty, Queue
 from rayka.queue.reader import QueueReader
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.testing import wait_until
@@ -26,12 +27,13 @@ ENOUGH_S = 30.0
 class WatchedLeaders:
     """The leaders of the broker. `alone` has the numbers of items of requests that only acknowledge.
 
-    `fail` takes the place of the answer to the second of them, and all of them wait for `gate`.
+    `fail` takes the place of the second of them, and `lost` of the answer to the first. All of them wait for `gate`.
     """
 
     def __init__(self, leaders: ShareLeaders) -> None:
         self.alone: list[int] = []
         self.fail: BaseException | None = None
+        self.lost: BaseException | None = None
         self.gate = asyncio.Event()
         self.gate.set()
         self._leaders = leaders
@@ -42,7 +44,11 @@ class WatchedLeaders:
         if not params.has_room:
             batches = [batch for one in partitions for batch in one.acknowledgement_batches]
             self.alone.append(sum(batch.last_offset - batch.first_offset + 1 for batch in batches))
+            if len(self.alone) == 1 and self.lost is not None:
+                await self._leaders.fetch(params, partitions)
             await self.gate.wait()
+            if len(self.alone) == 1 and self.lost is not None:
+                raise self.lost
             if len(self.alone) == 2 and self.fail is not None:
                 raise self.fail
         return await self._leaders.fetch(params, partitions)
@@ -179,3 +185,19 @@ def test_refused_acknowledgements_are_not_sent_when_all_leases_have_ended(
 
     assert queue._here.loop.run(settle()) == 1
     assert not member.has_refused
+
+
+def test_a_release_whose_answer_was_lost_does_not_end_the_next_lease(queue: Queue, leaders: WatchedLeaders) -> None:
+    reader, other = queue._here.reader, pickle.loads(pickle.dumps(queue))
+    get_all(queue, 1)
+    queue.task_failed()
+    leaders.lost = OSError()
+    leaders.gate.clear()
+    let_tick(reader)
+    assert queue.get(timeout=ENOUGH_S) == 0
+    queue._here.loop.call_soon(leaders.gate.set)
+    wait_until(lambda: not reader._ticking, ENOUGH_S, "nothing is left to send")
+    assert other.lag() == 1
+    with pytest.raises(Empty):
+        other.get_nowait()
+    other.close()
