@@ -55,15 +55,21 @@ def interrupt_next_answer(client: Shell[Any]) -> None:
     client._loop = InterruptedLoop(client, client._loop)  # type: ignore[assignment]
 
 
-def interrupted_at(number: int, modules: tuple[str, ...], operation: Callable[[], object]) -> bool:
+def interrupted_at(
+    number: int,
+    modules: tuple[str, ...],
+    operation: Callable[[], object],
+    events: tuple[str, ...] = ("call", "c_return"),
+) -> bool:
     """Run the operation, and interrupt it (Ctrl-C) where Python looks for signals the `number`-th time, counted from 0,
-    in these modules: at the begin of a function, or behind a call of C code. Returns whether it came that far.
+    in these modules: at the begin of a function, or behind a call of C code. With "return" in `events` also at its end.
+    Returns whether it came that far.
     """
     left = number
 
     def profile(frame: FrameType, event: str, _: object) -> None:
         nonlocal left
-        if event in ("call", "c_return") and frame.f_globals.get("__name__", "").startswith(modules):
+        if event in events and frame.f_globals.get("__name__", "").startswith(modules):
             left -= 1
             if left < 0:
                 sys.setprofile(None)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import partial
-from types import FrameType
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +21,9 @@ from rayka.queue.leased_offsets import (
 from rayka.queue.leases import ACCEPT, Item, ItemRun, Leases
 from rayka.queue.settings import MOST_AHEAD, SHORTEST_LEASE_S, Lease
 from rayka.share.record_state import AcknowledgeType
+from tests.unit.client.interrupts import interrupted_at
 
+ANY_MODULE = ("",)
 RELEASE = RecordAcknowledgement(AcknowledgeType.RELEASE)
 IDLE_MS = 1000
 LONGEST_FETCH_MS = 2000
@@ -335,28 +335,6 @@ def offsets(ranges: dict[int, list[tuple[int, int]]], partition: int = 0) -> lis
     return [offset for first, last in ranges.get(partition, []) for offset in range(first, last + 1)]
 
 
-def interrupted(call: Callable[[], object], step: int) -> bool:
-    """Call; where Python looks for signals for the time of this number comes a Ctrl-C. False if there is none."""
-    left = step
-
-    def profile(_: FrameType, event: str, __: object) -> None:
-        nonlocal left
-        if event in ("call", "return", "c_return"):
-            left -= 1
-            if left < 0:
-                sys.setprofile(None)
-                raise KeyboardInterrupt
-
-    sys.setprofile(profile)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_after_ctrl_c_the_program_gets_the_other_items(count: int) -> None:
     """The items of that call may come again later, when their leases have ended."""
@@ -364,7 +342,7 @@ def test_after_ctrl_c_the_program_gets_the_other_items(count: int) -> None:
         leases = Leases(Lease.NEXT_GET)
         leases.add(runs(1, 2, 3, 5, 6, 7), 0)
         take = partial(leases.take, "me", 0) if count == 1 else partial(leases.take_many, "me", count, 0)
-        if not interrupted(take, step):
+        if not interrupted_at(step, ANY_MODULE, take, events=("call", "return", "c_return")):
             break
         leases.validate_state()
         left = leases.ready_count
