@@ -2,7 +2,8 @@
 
 Items of the other partitions are delivered meanwhile. An error that does not pass is raised when it is found, and then
 by a get that waits long or has no more time. So a program that catches it and gets again waits for the other items. One
-that may pass is raised by a get that has no more time, if it has lasted: the queue may not be empty.
+that may pass is raised by a get that has no more time, if it has lasted: the queue may not be empty. A leader's fault
+that has lasted long, such as the damaged state of a share-partition, counts as one that does not pass.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ AGAIN_S: Final = 10.0
 """How long a get waits for items after an error before the same partition's error is raised again."""
 _LOG_AGAIN_S: Final = 600.0
 _FAULT_S: Final = 1.0
+_LONG_FAULT_S: Final = 60.0
+"""Until then a fault is waited for. As long as Kafka's clients wait for an answer (default.api.timeout.ms)."""
 _MOVE_S: Final = 30.0
 """As long a leader may be away until the next one is there."""
 _FAULTS: Final = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR})
@@ -36,6 +39,9 @@ class _Standing:
 
     def is_over(self, patience_s: float, now_s: float) -> bool:
         return now_s - self.since_s >= patience_s
+
+    def is_due(self, now_s: float) -> bool:
+        return self.is_lasting or (self.error.code in _FAULTS and self.is_over(_LONG_FAULT_S, now_s))
 
 
 class PartitionErrors:
@@ -70,10 +76,10 @@ class PartitionErrors:
             logger.warning("no items are delivered of %s (%s)", error.message, error.code.name)
 
     def take_due(self) -> RaykaError | None:
-        """The error for those who wait: one that does not pass, and that nobody got lately."""
+        """The error for those who wait: one that does not pass, or has not for long, and that nobody got lately."""
         now_s = self._clock()
         for number, standing in self._standing.items():
-            if standing.is_lasting and now_s - self._raised_s.get(number, -inf) >= AGAIN_S:
+            if standing.is_due(now_s) and now_s - self._raised_s.get(number, -inf) >= AGAIN_S:
                 self._raised_s[number] = now_s
                 return standing.error
         return None

@@ -247,7 +247,8 @@ class Queue:
         Raises `Empty`, ValueError for a negative timeout, the error of unpickling (the item is then rejected), and
         RaykaError: UNKNOWN_TOPIC_OR_PARTITION after `shutdown`, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE if items
         can't be read. After such an error the next call waits for items of the other partitions. The error is raised
-        again after ten seconds, or at the end of `timeout` instead of `Empty`.
+        again after ten seconds, or at the end of `timeout` instead of `Empty`. UNKNOWN_SERVER_ERROR and
+        KAFKA_STORAGE_ERROR of a leader are raised when they have lasted a minute, or a second at the end of `timeout`.
         """
         holder = current_holder()
         return unpickled(self._here.reader, holder, lambda taken: self._lease(holder, taken, block, timeout))

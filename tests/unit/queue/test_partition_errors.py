@@ -59,6 +59,15 @@ def test_an_error_that_may_pass_is_only_raised_if_it_lasts_and_time_is_over(
     assert errors.take_lasting() is None
 
 
+def test_a_fault_that_lasts_long_is_raised_though_there_is_time_left(errors: PartitionErrors, clock: Clock) -> None:
+    found = []
+    for _ in range(8):
+        errors.note({1: FAULT, 2: AWAY}, {})
+        found.append(errors.take_due())
+        clock.now_s += AGAIN_S
+    assert found == [None] * 6 + [FAULT] * 2
+
+
 def test_items_that_could_not_be_read_again_and_again_do_not_pass(errors: PartitionErrors) -> None:
     errors.note({}, {1: FAULT})
     assert (errors.take_due(), errors.take_lasting()) == (FAULT, FAULT)

@@ -31,6 +31,7 @@ from rayka.queue.items import loads
 from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement
 from rayka.queue.leases import Leases
 from rayka.queue.reader import QueueReader
+from rayka.share.persister import PersistedBatch, PersistedState
 from rayka.share.record_state import AcknowledgeType, RecordState
 from rayka.share.requests import ShareFetchResult
 from rayka.storage.segments.reader import SegmentReader
@@ -1134,6 +1135,28 @@ def test_a_fault_of_a_leader_that_lasts_is_logged_and_is_not_an_empty_queue(
             queue.get(timeout=0.3)
         assert got(queue, "get", 1.5) is error
         assert caplog.text.count(f"no items are delivered of {queue.name}-0: disk ({error.name})") == 1
+    assert queue.get(timeout=ENOUGH_S) == "kept"
+
+
+def test_a_get_without_time_limit_does_not_wait_for_ever_for_a_share_partition_with_damaged_state(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rayka.queue.partition_errors._LONG_FAULT_S", 1.0)
+    queue.put("kept")
+    here, place = queue._here, TopicPartition(queue.name, 0)
+    partitions = here.broker.share_leaders.partitions
+    damaged = PersistedState(start_offset=0, state_batches=(PersistedBatch(0, 0, RecordState.ACQUIRED, 1),))
+
+    async def read(*_: Any) -> PersistedState:
+        return damaged
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partitions._persister, "read", read)
+        here.loop.call(lambda: partitions.released(place))
+        with pytest.raises(rayka.RaykaError, match=f"{place}: the persisted state of .* is damaged") as raised:
+            queue.get()
+        assert raised.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert caplog.text.count(f"no items are delivered of {place}: the persisted state of ") == 1
     assert queue.get(timeout=ENOUGH_S) == "kept"
 
 
