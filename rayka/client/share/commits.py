@@ -11,6 +11,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, TypeAlias
 
 from rayka.client.share.consumer import AsyncShareConsumer
@@ -24,6 +25,8 @@ ONE_IS_LOST: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALI
 INVALID_REQUEST: a new leader has not acquired any record at this offset yet.
 """
 _RETRY_S: Final = 0.2
+_TOGETHER: Final = 16
+"""How many requests a commit that was refused as a whole sends at once, each with a part of it."""
 Acknowledged: TypeAlias = tuple[ShareRecord, RecordAcknowledgement]
 
 
@@ -114,25 +117,42 @@ class PoolCommits:
         if self._waiting:
             self._is_due.set()
 
-    async def _settle(
-        self, acknowledged: Sequence[Acknowledged], error: RaykaError | None, until: float, *, is_alone: bool = False
-    ) -> None:
-        """Count what was committed, and send it again while its locks last if that was refused for now.
+    async def _settle(self, acknowledged: Sequence[Acknowledged], error: RaykaError | None, until: float) -> None:
+        """Count what was committed, and send again what was not while its locks last.
 
-        If one lease was lost, the leader refuses all acknowledgements of its partition. Then each record is
-        acknowledged by itself.
+        If one lease was lost, the leader refuses all acknowledgements of its partition. Then they are sent in halves,
+        several at once, until that record is found.
+        """
+        parts = await self._sort(acknowledged, error, until, is_alone=False)
+        while parts:
+            sent, parts = parts[:_TOGETHER], parts[_TOGETHER:]
+            refused = await asyncio.gather(*(self._send_again(part, until) for part in sent))
+            parts += chain.from_iterable(refused)
+
+    async def _send_again(self, part: Sequence[Acknowledged], until: float) -> list[Sequence[Acknowledged]]:
+        """Send a part by itself; returns the halves that are still to be sent."""
+        part = self._without_delivered_again(part)
+        error = await self._consumer.acknowledge_records(part) if part else None
+        return await self._sort(part, error, until, is_alone=len(part) == 1)
+
+    async def _sort(
+        self, acknowledged: Sequence[Acknowledged], error: RaykaError | None, until: float, *, is_alone: bool
+    ) -> list[Sequence[Acknowledged]]:
+        """Count acknowledgements whose outcome is known, or return halves of those that are still to be sent.
+
+        Those that a leader refuses for now are sent again first. `is_alone`: nothing else can be why it refused them.
         """
         while acknowledged and error is not None and error.code.retriable and self._loop.time() < until:
             await asyncio.sleep(_RETRY_S)
             acknowledged = self._without_delivered_again(acknowledged)
             if acknowledged:
                 error = await self._consumer.acknowledge_records(acknowledged)
-        if error is not None and error.code in ONE_IS_LOST and not is_alone:
-            for one in acknowledged:
-                await self._settle([one], await self._consumer.acknowledge_records([one]), until, is_alone=True)
-            return
+        if error is not None and error.code in ONE_IS_LOST and not is_alone and self._loop.time() < until:
+            middle = len(acknowledged) // 2
+            return [half for half in (acknowledged[:middle], acknowledged[middle:]) if half]
         for _, acknowledgement in acknowledged:
             self.counts.add(acknowledgement, is_durable=error is None)
+        return []
 
     def _without_delivered_again(self, acknowledged: Sequence[Acknowledged]) -> list[Acknowledged]:
         """Leave out, and count as lost, the records that the pool has leased again: that lease is another one."""

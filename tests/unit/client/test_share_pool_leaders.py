@@ -19,7 +19,7 @@ from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFet
 from rayka.types import TopicPartition
 from tests.unit.client.test_share_consumer import broker_config as broker_config
 from tests.unit.client.test_share_consumer import cluster, configure, write
-from tests.unit.client.test_share_pool import Accepting, member, until
+from tests.unit.client.test_share_pool import Accepting, lose_lease, member, until
 
 __all__ = ["broker_config", "cluster"]  # fixtures
 FIRST, SECOND = TopicPartition("tasks", 0), TopicPartition("tasks", 1)
@@ -187,3 +187,34 @@ def test_leases_that_a_new_leader_never_gave_do_not_lose_those_that_it_gave(
         return pool.counts.accepted, pool.counts.lost
 
     assert cluster._connection.loop.run(process()) == (1, 1)
+
+
+def test_one_lost_lease_costs_few_requests_which_do_not_wait_for_each_other(
+    cluster: Cluster, leaders: StandingLeaders
+) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    count = 16
+    write(cluster, count)
+
+    async def process() -> tuple[int, int]:
+        worker = Accepting()
+        consumer = member(cluster, AsyncShareConsumer)
+        pool = AsyncProcessingPool(consumer, lambda: worker, 1)
+        pool._ahead.records = count
+        await until(lambda: len(worker.records) + len(pool._waiting) == count)
+        pool._feeder.cancel()
+        await until(lambda: not consumer._arrivals.is_fetching)
+        await lose_lease(cluster, consumer, 0)
+        leaders.stopped, whole = FIRST, leaders.gate
+        worker.gate.set()
+        await until(lambda: len(leaders.acknowledged[FIRST]) == 1)
+        leaders.gate = asyncio.Event()
+        whole.set()
+        await until(lambda: len(leaders.acknowledged[FIRST]) == 3)
+        leaders.gate.set()
+        await pool.join(idle_ms=0, timeout_ms=30_000)
+        await pool.close()
+        return pool.counts.accepted, pool.counts.lost
+
+    assert cluster._connection.loop.run(process()) == (count - 1, 1)
+    assert len(leaders.acknowledged[FIRST]) < count
