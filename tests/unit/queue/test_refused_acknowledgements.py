@@ -65,12 +65,13 @@ def queue(cluster: Cluster) -> Iterator[Queue]:
 
 
 @pytest.fixture
-def leaders(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> WatchedLeaders:
+def leaders(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedLeaders]:
     """In front of those of the queue's broker."""
     broker = queue._here.broker
     leaders = WatchedLeaders(broker.share_leaders)
     monkeypatch.setattr(broker, "share_leaders", leaders)
-    return leaders
+    yield leaders
+    queue._here.loop.call_soon(leaders.gate.set)
 
 
 def get_all(queue: Queue, count: int) -> None:
