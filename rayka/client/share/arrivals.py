@@ -32,6 +32,7 @@ _GRACE_S: Final = 1.0
 _MOST_GRACE_S: Final = 30.0
 _TO_GIVE_S: Final = 1.0
 """At least so long the program's thread has to take records that have arrived."""
+_TO_END_S: Final = 1.0
 _RETRY_S: Final = 0.1
 
 Start = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
@@ -58,6 +59,7 @@ class Arrivals:
         self._error: Exception | None = None
         self._resending: asyncio.Task[Results] | None = None
         self._acknowledging: set[asyncio.Task[Any]] = set()
+        self._asking: asyncio.Task[Results] | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._expires_s = 0.0
         self._unread: dict[TopicIdPartition, str] = {}
@@ -107,13 +109,19 @@ class Arrivals:
             await asyncio.wait([self._fetching])
 
     async def close(self) -> None:
-        """End the fetch in progress. What it should acknowledge is set aside again, or will be sent again."""
-        if self._expiry is not None:
-            self._expiry.cancel()
-        fetching = self._fetching
+        """End the fetch in progress. What it should acknowledge is set aside again, or will be sent again.
+
+        If the leaders have it already, it first gets a second to end by itself: they refuse what is sent twice, and a
+        released record that the fetch has acquired once more would count as delivered.
+        """
+        fetching, asking = self._fetching, self._asking
         if fetching is not None:
+            if asking is not None and asking in self._acknowledging:
+                await asyncio.wait([asking], timeout=_TO_END_S)
             fetching.cancel()
             await asyncio.wait([fetching])
+        if self._expiry is not None:
+            self._expiry.cancel()
 
     def _expire_at(self, when_s: float) -> None:
         if self._expiry is not None:
@@ -168,14 +176,15 @@ class Arrivals:
         except Exception as error:
             self._error = error
         finally:
-            self._fetching = None
+            self._fetching = self._asking = None
 
     async def _fetch_records(self, wait_s: float, max_records: int) -> None:
         await self._send_refused()
         assigned = [TopicIdPartition(topic_id, one) for one, topic_id in self._member.assignment.items()]
         *earlier, aside = self._held.take_aside() or [Aside({})]
         self._send_all(earlier)
-        results = await self._send(aside, assigned, wait_s, max_records)
+        self._asking = self._send(aside, assigned, wait_s, max_records)
+        results = await self._asking
         records = self._take(results)
         if not assigned:
             await self._await_assignment(wait_s)

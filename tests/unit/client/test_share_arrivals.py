@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.client.share import arrivals
 from rayka.client.share.consumer import AsyncShareConsumer
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
@@ -558,3 +559,71 @@ def test_acknowledgements_are_sent_though_close_is_cancelled(cluster: Cluster, s
         await asyncio.to_thread(wait_until, lambda: count_in_flight(cluster) == 0, 30, "it is accepted")
 
     at_home(cluster, body)
+
+
+def acknowledging(sent: list[int]) -> Callable[[Fetch], Fetch]:
+    """Notes the first offset of each acknowledgement when it is sent."""
+
+    def replacement(fetch: Fetch) -> Fetch:
+        async def fetch_noted(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Answer:
+            batches = [batch for partition in partitions for batch in partition.acknowledgement_batches]
+            sent.extend(batch.first_offset for batch in batches)
+            return await fetch(params, partitions)
+
+        return fetch_noted
+
+    return replacement
+
+
+def test_close_lets_a_fetch_end_that_acknowledges(cluster: Cluster, leaders: AwayLeaders) -> None:
+    """What is sent twice is refused, and a released record that the fetch has got again would count as delivered."""
+    write(cluster, 1)
+    sent: list[int] = []
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        record = await polled(consumer)
+        replace_fetch(leaders, acknowledging(sent))
+        consumer.release(record, delay_ms=0)
+        polling = asyncio.ensure_future(consumer.poll(timeout_ms=5000))
+        while not sent:
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await consumer.close()
+        with pytest.raises(RaykaError, match="closed"):
+            await polling
+
+    at_home(cluster, body)
+    assert sent == [0]
+    with cluster.share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
+        assert [record.delivery_count for record in take(consumer, 1, ACCEPT)] == [2]
+
+
+def test_close_sends_again_what_a_fetch_has_no_answer_for(
+    cluster: Cluster, leaders: AwayLeaders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "_TO_END_S", 0.1)
+    write(cluster, 1)
+    lost: list[object] = []
+
+    def losing_first(fetch: Fetch) -> Fetch:
+        async def fetch_or_lose(*request: Any) -> Answer:
+            if not lost:
+                lost.append(request)
+                await asyncio.Event().wait()
+            return await fetch(*request)
+
+        return fetch_or_lose
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        consumer.accept(await polled(consumer))
+        replace_fetch(leaders, losing_first)
+        polling = asyncio.ensure_future(consumer.poll(timeout_ms=5000))
+        while not lost:
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await consumer.close()
+        with pytest.raises(RaykaError, match="closed"):
+            await polling
+
+    at_home(cluster, body)
+    assert count_in_flight(cluster) == 0
