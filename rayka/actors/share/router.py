@@ -217,9 +217,11 @@ class RoutedShareFetch:
             for name in self._leaders
             if self._late(name) is None
         ]
-        answered, _ = await asyncio.wait([*waits, *late], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        try:
+            answered, _ = await asyncio.wait([*waits, *late], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:  # also if the fetch is cancelled; they acquire and acknowledge nothing
+            for wait in waits:
+                wait.cancel()
         answers = [wait.result() for wait in waits if wait in answered]
         return not any(isinstance(answer, ShareFetched) and answer.is_superseded for answer in answers)
 

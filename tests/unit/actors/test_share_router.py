@@ -33,6 +33,7 @@ class TwoLeaders:
         self._leaders = (self.first, broker.share_leaders)
         broker.partitions.more_bytes = self._more_bytes
         self.asked, self.last_asked = 0, 1000
+        self.in_progress = 0
         self.first_may_answer = asyncio.Event()
         self.first_may_answer.set()
 
@@ -48,9 +49,13 @@ class TwoLeaders:
         assert self.asked < 1000, "the leaders are asked over and over"
         if self.asked > self.last_asked:
             return RaykaError(ErrorCode.REQUEST_TIMED_OUT)
-        if name == "0":
-            await self.first_may_answer.wait()
-        return await self._leaders[int(name)]._ask(request)
+        self.in_progress += 1
+        try:
+            if name == "0":
+                await self.first_may_answer.wait()
+            return await self._leaders[int(name)]._ask(request)
+        finally:
+            self.in_progress -= 1
 
 
 def check(path: Path, body: Callable[[LocalBroker, TwoLeaders, Any], Coroutine[Any, Any, None]]) -> None:
@@ -127,6 +132,21 @@ def test_a_second_fetch_of_a_member_ends_the_wait_of_the_first(tmp_path: Path) -
             append(broker, "t", 1)
             assert await second == 1
         assert leaders.asked < 2 * FEW
+
+    check(tmp_path, body)
+
+
+def test_a_fetch_that_is_cancelled_leaves_no_wait_behind(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, leaders: TwoLeaders, fetch: Any) -> None:
+        waiting = asyncio.ensure_future(fetch())
+        while leaders.asked < 4:
+            await asyncio.sleep(0.001)
+        assert leaders.in_progress == 2
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.sleep(0)
+        assert leaders.in_progress == 0
 
     check(tmp_path, body)
 
