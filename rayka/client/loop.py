@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 import uvloop
 
+from rayka.client.unpicklable import UnpicklableFuture
 from rayka.errors import ErrorCode, RaykaError
 
 logger = logging.getLogger(__name__)
@@ -228,10 +229,12 @@ class LoopThread:
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run the coroutine in the loop; `close` cancels it. Raises RaykaError after `close`, and in a fork."""
         try:
-            return self._hand_over(lambda: asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+            future = self._hand_over(lambda: asyncio.run_coroutine_threadsafe(coroutine, self._loop))
         except RaykaError:
             coroutine.close()
             raise
+        future.__class__ = UnpicklableFuture  # asyncio makes it, of no class but its own
+        return future
 
     def _hand_over(self, hand_over: Callable[[], T]) -> T:
         """Give something to the loop, which begins it even if it gets closed now."""

@@ -12,10 +12,11 @@ import logging
 import threading
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
+from rayka.client.unpicklable import refuse_to_pickle_future
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 
@@ -156,6 +157,9 @@ class ProduceFuture(msgspec.Struct, Generic[T], eq=False, gc=False):
 
     def _value(self) -> T:
         raise TypeError(f"{type(self).__name__} has no value of its own")
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle_future(type(self).__name__)
 
     @property
     def is_done(self) -> bool:

@@ -69,3 +69,20 @@ def test_pickling_a_client_says_where_to_connect(cluster: Cluster, create: Calla
     message = rf"{type(client).__name__} can't be pickled: call rayka\.connect\(\) in the Ray task or actor"
     with pytest.raises(pickle.PicklingError, match=message):
         pickle.dumps([client])
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda cluster: cluster.producer().send("tasks", b"value"),
+        lambda cluster: cluster.producer().send_many("tasks", [b"value"])[0],
+        lambda cluster: cluster.consumer("a group").commit_async({("tasks", 0): 0}),
+        lambda cluster: cluster.share_consumer("a group", ["tasks"]).commit_async(),
+    ],
+)
+def test_pickling_a_future_says_to_wait_for_it(cluster: Cluster, begin: Callable[[Cluster], Any]) -> None:
+    cluster.admin().create_topic("tasks")
+    future = begin(cluster)
+    with pytest.raises(pickle.PicklingError, match="can't be pickled: wait for its result"):
+        pickle.dumps([future])
+    future.result(30)
