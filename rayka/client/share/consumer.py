@@ -259,13 +259,14 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
 
     async def _commit_all(self, last: Aside) -> CommitResults:
         """Send what was set aside, or wait for who has taken it; then send again what fetches could not deliver."""
+        earlier = tuple(self._committing)
         taken = self._held.take_aside(last)
         self._committing.update(taken)
         await asyncio.gather(*map(self._send_aside, taken))
         if last.acknowledgements:
             await last.settled()
-        for earlier in tuple(self._committing):
-            await earlier.settled()
+        for aside in earlier:
+            await aside.settled()
         await self._arrivals.acknowledged()
         results = _errors(await self._leaders.send_refused())
         for aside in {*taken, last}:

@@ -61,6 +61,14 @@ async def polled(consumer: AsyncShareConsumer) -> Any:
     return records[0]
 
 
+async def held(consumer: AsyncShareConsumer, count: int) -> list[Any]:
+    """So many records, none of which is acknowledged."""
+    records: list[Any] = []
+    while len(records) < count:
+        records += await consumer.poll_more(timeout_ms=500)
+    return records
+
+
 def replace_fetch(leaders: AwayLeaders, replacement: Callable[[Fetch], Fetch]) -> None:
     leaders.fetch = replacement(leaders.fetch)  # type: ignore[method-assign]
 
@@ -627,3 +635,35 @@ def test_close_sends_again_what_a_fetch_has_no_answer_for(
 
     at_home(cluster, body)
     assert count_in_flight(cluster) == 0
+
+
+def test_a_commit_waits_for_no_later_one(cluster: Cluster, leaders: AwayLeaders) -> None:
+    write(cluster, 2)
+    gates = [asyncio.Event(), asyncio.Event()]
+    left = iter(gates)
+
+    def gated(fetch: Fetch) -> Fetch:
+        async def fetch_later(*request: Any) -> Answer:
+            await next(left).wait()
+            return await fetch(*request)
+
+        return fetch_later
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        records = await held(consumer, 2)
+        before = leaders.fetch
+        replace_fetch(leaders, gated)
+        commits = []
+        for record in records:
+            consumer.accept(record)
+            commits.append(asyncio.ensure_future(consumer.commit()))
+            await asyncio.sleep(0.01)
+        gates[0].set()
+        async with asyncio.timeout(10):
+            assert list((await commits[0]).values()) == [None]
+        assert not commits[1].done()
+        leaders.fetch = before  # type: ignore[method-assign]
+        gates[1].set()
+        assert list((await commits[1]).values()) == [None]
+
+    at_home(cluster, body)
