@@ -116,8 +116,11 @@ class MemberLeaders:
         async with self._resending:
             for _ in range(len(self._refused)):
                 refused = self._refused.popleft()
-                if not any(refused.acknowledgements.values()):  # all were delivered anew
+                # An answer about a partition whose records were all delivered anew would say nothing of them.
+                left = {partition: by_offset for partition, by_offset in refused.acknowledgements.items() if by_offset}
+                if not left:
                     continue
+                refused = refused._replace(acknowledgements=left)
                 is_late = self._loop.time() >= refused.until_s
                 results = _expired(refused) if is_late else await self._ask_and_keep(refused)
                 found |= {one: each for one, each in results.items() if each.acknowledge_error or one not in found}

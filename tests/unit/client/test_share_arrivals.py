@@ -667,3 +667,43 @@ def test_a_commit_waits_for_no_later_one(cluster: Cluster, leaders: AwayLeaders)
         assert list((await commits[1]).values()) == [None]
 
     at_home(cluster, body)
+
+
+def test_a_commit_does_not_take_the_answer_of_another_partition_for_records_that_were_delivered_anew(
+    cluster: Cluster, leaders: AwayLeaders
+) -> None:
+    """The rest of the request is sent again without them."""
+    cluster.admin().create_partitions({"tasks": 2})
+    with cluster.producer() as producer:
+        for number in (0, 1):
+            producer.send("tasks", b"task", partition=number)
+
+    def away_for_acknowledgements(fetch: Fetch) -> Fetch:
+        async def fetch_only(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Answer:
+            if params.max_records:
+                return await fetch(params, partitions)
+            return 0, [ShareFetchResult(acknowledge_error=ErrorCode.NOT_LEADER_OR_FOLLOWER)] * len(partitions)
+
+        return fetch_only
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        first, second = await held(consumer, 2)
+        consumer.accept(first)
+        consumer.accept(second)
+        commit = consumer.commit()
+        leaders.is_away = True
+        assert await consumer.poll_more(timeout_ms=0) == []  # it takes what the commit should send
+        leaders.is_away = False
+        before = leaders.fetch
+        replace_fetch(leaders, away_for_acknowledgements)
+        await consumer._leaders.give_back({first.topic_id_partition: [(first.offset, first.offset)]})
+        (again,) = await held(consumer, 1)
+        assert again == first
+        leaders.fetch = before  # type: ignore[method-assign]
+        results = await commit
+        assert results[second.topic_partition] is None
+        error = results[first.topic_partition]
+        assert error is not None
+        assert error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    at_home(cluster, body, **ONE_BY_ONE)
