@@ -93,7 +93,7 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         self._requests: set[asyncio.Task[Any]] = set()
         self._committing: set[Aside] = set()
         self._arrivals = Arrivals(self._leaders, self._member, self._held, self._start)
-        self._is_closed = False
+        self._ending: asyncio.Task[None] | None = None
 
     async def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
         """Return records to process; an empty list if none arrives within `timeout_ms`.
@@ -172,7 +172,7 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         self._held.end_poll(is_implicit=self._is_implicit)
 
     def _require_open(self) -> None:
-        if self._is_closed:
+        if self._ending is not None:
             raise RaykaError(ErrorCode.INVALID_REQUEST, "The share consumer is closed")
 
     def _start(self, request: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
@@ -318,23 +318,23 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         """Send the acknowledgements, give back all other records, and leave the group. Safe to repeat.
 
         In implicit mode the records of the last poll are given back too, unless `commit` was called. Waits for commits
-        in progress.
+        in progress. If it is cancelled, or interrupted, it goes on, and the next call waits for its end.
         """
-        if self._is_closed:
+        if self._ending is not None:
+            await asyncio.wait([self._ending])
             return
-        self._is_closed = True
+        self._ending = self._start(self._end())
         try:
-            await asyncio.shield(self._start(self._end_requests()))
-            if self._requests:
-                await asyncio.wait(set(self._requests))
-            await self._leaders.end_session()
+            await asyncio.shield(self._ending)
         finally:
             await self._member.leave()
 
-    async def _end_requests(self) -> None:
-        """Also if the caller of `close` is cancelled."""
+    async def _end(self) -> None:
         await self._arrivals.close()
         await self._commit_all(self._held.set_aside())
+        if others := self._requests - {asyncio.current_task()}:
+            await asyncio.wait(others)
+        await self._leaders.end_session()
 
 
 def _errors_of(aside: Aside) -> CommitResults:

@@ -707,3 +707,30 @@ def test_a_commit_does_not_take_the_answer_of_another_partition_for_records_that
         assert error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     at_home(cluster, body, **ONE_BY_ONE)
+
+
+def test_acknowledgements_of_an_interrupted_close_outlast_another_close(cluster: Cluster, leaders: AwayLeaders) -> None:
+    """Such as that of the cluster, which ends what is still under way."""
+    write(cluster, 2)
+
+    async def body(consumer: AsyncShareConsumer) -> None:
+        first, second = await held(consumer, 2)
+        consumer.accept(first)
+        leaders.gate.clear()
+        closing = asyncio.ensure_future(consumer.close())
+        await asyncio.sleep(0.01)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        closing = asyncio.ensure_future(consumer.close())
+        assert not (await asyncio.wait([closing], timeout=0.2))[0]
+        leaders.gate.set()
+        async with asyncio.timeout(20):
+            await closing
+        assert await asyncio.to_thread(others) == [(second.offset, 1)]
+
+    def others() -> list[tuple[int, int]]:
+        with cluster.share_consumer("workers", ["tasks"], **EXPLICIT) as other:
+            return [(record.offset, record.delivery_count) for record in take(other, 1, ACCEPT)]
+
+    at_home(cluster, body, **ONE_BY_ONE)
