@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 _MODES: Final = ("implicit", "explicit")
 _ACQUIRE_MODES: Final = tuple(mode.name.lower() for mode in AcquireMode)
+_KINDS: Final = frozenset({AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT})
 
 R = TypeVar("R")
 CommitResults = dict[TopicPartition, RaykaError | None]
@@ -186,9 +187,14 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
     ) -> None:
         """Accept, release or reject a record; the acknowledgement is sent with the next poll or commit.
 
-        Raises INVALID_RECORD_STATE for a record that is not from the last poll, or that was already acknowledged.
+        Raises INVALID_RECORD_STATE for a record that is not from the last poll, or that was already acknowledged, and
+        INVALID_REQUEST for another kind, such as RENEW: see `renew`.
         """
-        self._held.acknowledge(record, kind if isinstance(kind, RecordAcknowledgement) else RecordAcknowledgement(kind))
+        acknowledgement = kind if isinstance(kind, RecordAcknowledgement) else RecordAcknowledgement(kind)
+        if acknowledgement.type not in _KINDS:
+            reason = f"Invalid value {kind!r} for kind: it must be ACCEPT, RELEASE or REJECT; `renew` restarts a lock"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
+        self._held.acknowledge(record, acknowledgement)
 
     def accept(self, record: ShareRecord) -> None:
         """Accept the record: it is done. See `acknowledge`."""

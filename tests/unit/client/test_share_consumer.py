@@ -462,6 +462,19 @@ def test_records_must_be_acknowledged_before_the_next_poll_and_only_once(cluster
             consumer.acknowledge(record)
 
 
+@pytest.mark.parametrize("kind", [AcknowledgeType.RENEW, AcknowledgeType.GAP, RecordAcknowledgement(9)])
+def test_only_accept_release_and_reject_acknowledge_a_record(cluster: Cluster, kind: Any) -> None:
+    """The program could say nothing more of a record whose lock it has renewed like that."""
+    write(cluster, 1)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+        (record,) = take(consumer, 1)
+        with pytest.raises(RaykaError, match="`renew` restarts a lock") as raised:
+            consumer.acknowledge(record, kind)
+        assert raised.value.code is ErrorCode.INVALID_REQUEST
+        consumer.accept(record)
+        assert list(consumer.commit().values()) == [None]
+
+
 def test_a_consumer_whose_close_is_interrupted_has_left_its_group(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
