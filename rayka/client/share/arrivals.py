@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
@@ -22,7 +23,7 @@ from rayka.client.share.records import ShareRecord
 from rayka.errors import ErrorCode, RaykaError, may_pass
 from rayka.share.requests import ShareFetchResult
 from rayka.storage.segments.reader import SegmentReader
-from rayka.types import TopicIdPartition
+from rayka.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ class Arrivals:
         self._expiry: asyncio.TimerHandle | None = None
         self._expires_s = 0.0
         self._unread: dict[TopicIdPartition, str] = {}
+        self._assignment: Mapping[TopicPartition, uuid.UUID] = {}
+        self._order: Sequence[TopicIdPartition] = ()
 
     @property
     def is_fetching(self) -> bool:
@@ -180,11 +183,13 @@ class Arrivals:
 
     async def _fetch_records(self, wait_s: float, max_records: int) -> None:
         await self._send_refused()
-        assigned = [TopicIdPartition(topic_id, one) for one, topic_id in self._member.assignment.items()]
+        assigned = self._assigned()
         *earlier, aside = self._held.take_aside() or [Aside({})]
         self._send_all(earlier)
         self._asking = self._send(aside, assigned, wait_s, max_records)
         results = await self._asking
+        is_full = sum(result.acquired_count for result in results.values()) >= max_records
+        self._order = _next_order(assigned, [bool(result.acquired) for result in results.values()], is_full=is_full)
         records = self._take(results)
         if not assigned:
             await self._await_assignment(wait_s)
@@ -194,6 +199,13 @@ class Arrivals:
             self.records = records
             self._expires_s = self._loop.time() + self._leaders.lock_duration_ms / 2000
             self._expire_at(max(self._expires_s, self._loop.time() + _TO_GIVE_S))
+
+    def _assigned(self) -> Sequence[TopicIdPartition]:
+        """The partitions to read, in the order for the next fetch."""
+        if self._assignment is not self._member.assignment:
+            self._assignment = self._member.assignment
+            self._order = [TopicIdPartition(topic_id, one) for one, topic_id in self._assignment.items()]
+        return self._order
 
     async def _send_refused(self) -> None:
         """A leader that does not answer keeps the records of others waiting only for a moment."""
@@ -253,3 +265,20 @@ class Arrivals:
                 raise RaykaError(code, f"{partition}: {result.error_message or code.name}")
         if errors:
             await asyncio.sleep(min(wait_s, _RETRY_S))
+
+
+def _next_order(
+    order: Sequence[TopicIdPartition], had_records: Sequence[bool], *, is_full: bool
+) -> Sequence[TopicIdPartition]:
+    """The order of partitions in the next fetch, from those of the last one and whether each had records.
+
+    Leaders are asked in order, until there are enough records. So after a full answer those behind the last partition
+    with records come first, or they might wait for ever. Those without records come last: asking for them takes time.
+    """
+    asked = list(zip(order, had_records, strict=False))  # results of acknowledgements alone come behind these
+    while is_full and asked and not asked[-1][1]:
+        asked.pop()
+    with_records = [one for one, had_some in asked if had_some]
+    if not with_records:
+        return order
+    return [*order[len(asked) :], *with_records, *(one for one, had_some in asked if not had_some)]

@@ -734,3 +734,13 @@ def test_acknowledgements_of_an_interrupted_close_outlast_another_close(cluster:
             return [(record.offset, record.delivery_count) for record in take(other, 1, ACCEPT)]
 
     at_home(cluster, body, **ONE_BY_ONE)
+
+
+def test_a_partition_with_many_records_holds_up_no_other(cluster: Cluster) -> None:
+    cluster.admin().create_partitions({"tasks": 2})
+    with cluster.producer() as producer:
+        for number in (0, 0, 0, 0, 1, 1):
+            producer.send("tasks", b"task", partition=number)
+    with cluster.share_consumer("workers", ["tasks"], **ONE_BY_ONE) as consumer:
+        wait_until(lambda: len(consumer._core._member.assignment) == 2, 60, "it has both partitions")
+        assert sorted(record.partition for record in take(consumer, 4, ACCEPT)) == [0, 0, 1, 1]
