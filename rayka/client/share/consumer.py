@@ -133,7 +133,9 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         records = await self._await_records(timeout_ms, max_records or self._max_poll_records)
         self._arrivals.damage = None
         if records:
-            self._arrivals.records = ()
+            arrived, self._arrivals.records = self._arrivals.records, ()
+            if not arrived:  # given back meanwhile: see `give`
+                return []
         return records
 
     @at_home
@@ -162,10 +164,15 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         return bool(self._member.assignment)
 
     def give(self, records: list[ShareRecord]) -> list[ShareRecord]:
-        """Return the records that have arrived to the program, which has to acknowledge them."""
-        if records:  # Without, a fetch may be in progress. Between these two lines no signal handler runs.
+        """Return the records that have arrived to the program, which has to acknowledge them.
+
+        None of them if it was so slow to take them that they were given back.
+        """
+        if records:  # Without, a fetch may be in progress. Between the next lines no signal handler runs.
+            arrived, self._arrivals.records = self._arrivals.records, ()
+            if not arrived:
+                return []
             self._held.given = records
-            self._arrivals.records = ()
         return records
 
     def end_last_poll(self) -> None:

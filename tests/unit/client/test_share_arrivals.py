@@ -744,3 +744,27 @@ def test_a_partition_with_many_records_holds_up_no_other(cluster: Cluster) -> No
     with cluster.share_consumer("workers", ["tasks"], **ONE_BY_ONE) as consumer:
         wait_until(lambda: len(consumer._core._member.assignment) == 2, 60, "it has both partitions")
         assert sorted(record.partition for record in take(consumer, 4, ACCEPT)) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("is_more", [True, False])
+def test_a_program_that_is_slow_to_take_records_does_not_get_those_that_were_given_back(
+    cluster: Cluster, is_more: bool
+) -> None:
+    """Its event loop stands still for longer than half of their lock; others may have them by then."""
+    configure(cluster, **{"share.record.lock.duration.ms": "1000"})
+
+    async def main() -> None:
+        async with cluster.async_share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
+            while not consumer.is_assigned:
+                await consumer.poll_more(timeout_ms=100)
+            polling = asyncio.ensure_future((consumer.poll_more if is_more else consumer.poll)(timeout_ms=30_000))
+            await asyncio.sleep(0)
+            write(cluster, 1)
+            wait_until(lambda: bool(consumer._arrivals.records), 30, "records have come")
+            wait_until(lambda: not consumer._arrivals.records, 30, "they are given back")
+            assert await polling == []
+            (record,) = await consumer.poll(timeout_ms=30_000)
+            consumer.accept(record)
+            assert list((await consumer.commit()).values()) == [None]
+
+    asyncio.run(asyncio.wait_for(main(), 60))
