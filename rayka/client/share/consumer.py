@@ -40,6 +40,10 @@ logger = logging.getLogger(__name__)
 
 _MODES: Final = ("implicit", "explicit")
 _ACQUIRE_MODES: Final = tuple(mode.name.lower() for mode in AcquireMode)
+_TO_RESEND_S: Final = 5.0
+"""So long `close` sends acknowledgements again that are refused for now, as while a leader moves."""
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 1.0
 _KINDS: Final = frozenset({AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT})
 
 R = TypeVar("R")
@@ -331,7 +335,8 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         """Send the acknowledgements, give back all other records, and leave the group. Safe to repeat.
 
         In implicit mode the records of the last poll are given back too, unless `commit` was called. Waits for commits
-        in progress. If it is cancelled, or interrupted, it goes on, and the next call waits for its end.
+        in progress, and sends acknowledgements again for a few seconds if they are refused for now, as while a leader
+        moves. If it is cancelled, or interrupted, it goes on, and the next call waits for its end.
         """
         if self._ending is not None:
             await asyncio.wait([self._ending])
@@ -343,8 +348,15 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
             await self._member.leave()
 
     async def _end(self) -> None:
+        until_s, pause_s = self.home.time() + _TO_RESEND_S, _FIRST_PAUSE_S
         await self._arrivals.close()
-        await self._commit_all(self._held.set_aside())
+        last = self._held.set_aside()
+        await self._commit_all(last)
+        self._leaders.keep_refused(last.acknowledgements, last.results)  # nobody else hears of these
+        while self._leaders.has_refused and self.home.time() + pause_s < until_s:
+            await asyncio.sleep(pause_s)
+            await self._leaders.send_refused()
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         if others := self._requests - {asyncio.current_task()}:
             await asyncio.wait(others)
         await self._leaders.end_session()

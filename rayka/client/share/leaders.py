@@ -87,11 +87,7 @@ class MemberLeaders:
         try:
             results = await self._ask(fetched, acknowledgements, wait_s, max_records)
             sent.results.update({partition: results[partition] for partition in acknowledgements})
-            refused = {
-                partition: by_offset
-                for partition, by_offset in acknowledgements.items()
-                if ErrorCode(results[partition].acknowledge_error).retriable
-            }
+            refused = _refused_for_now(acknowledgements, results)
         finally:
             self._under_way = [each for each in self._under_way if each is not sent]
             if any(refused.values()):
@@ -101,6 +97,13 @@ class MemberLeaders:
     async def acknowledge(self, acknowledgements: Acknowledgements) -> Results:
         """Acknowledge. Nothing is kept: the caller is told what is refused."""
         return await self._ask((), acknowledgements)
+
+    def keep_refused(self, acknowledgements: Acknowledgements, results: Results) -> None:
+        """Keep those of `acknowledge` that were refused for now, if nobody else will send them again."""
+        refused = _refused_for_now(acknowledgements, results)
+        if refused:
+            until_s = self._loop.time() + (self.lock_duration_ms / 1000 or _LOCK_S)
+            self._refused.append(Refused(refused, until_s, results))
 
     @property
     def has_refused(self) -> bool:
@@ -182,6 +185,14 @@ class MemberLeaders:
             if result.acknowledge_error:
                 logger.warning("%s: not acknowledged: %s", partition, result.acknowledge_error_message)
         return answered
+
+
+def _refused_for_now(acknowledgements: Acknowledgements, results: Results) -> Acknowledgements:
+    return {
+        partition: by_offset
+        for partition, by_offset in acknowledgements.items()
+        if ErrorCode(results[partition].acknowledge_error).retriable
+    }
 
 
 def _expired(refused: Refused) -> Results:

@@ -11,6 +11,7 @@ import pytest
 
 from rayka.client.cluster import Cluster
 from rayka.client.share import arrivals
+from rayka.client.share import consumer as consumer_module
 from rayka.client.share.consumer import AsyncShareConsumer
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
@@ -32,6 +33,7 @@ from tests.unit.client.test_share_consumer import broker_config as broker_config
 __all__ = ["broker_config", "cluster", "leaders"]  # fixtures
 EXPLICIT: dict[str, Any] = {"acknowledgement_mode": "explicit"}
 ONE_BY_ONE: dict[str, Any] = {"max_poll_records": 1, "acquire_mode": "record_limit", **EXPLICIT}
+NOT_LEADER = ShareFetchResult(acknowledge_error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
 Answer = tuple[int, list[ShareFetchResult]]
 Fetch = Callable[[ShareFetchParams, Sequence[ShareFetchPartition]], Coroutine[Any, Any, Answer]]
 
@@ -682,7 +684,7 @@ def test_a_commit_does_not_take_the_answer_of_another_partition_for_records_that
         async def fetch_only(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Answer:
             if params.max_records:
                 return await fetch(params, partitions)
-            return 0, [ShareFetchResult(acknowledge_error=ErrorCode.NOT_LEADER_OR_FOLLOWER)] * len(partitions)
+            return 0, [NOT_LEADER] * len(partitions)
 
         return fetch_only
 
@@ -768,3 +770,33 @@ def test_a_program_that_is_slow_to_take_records_does_not_get_those_that_were_giv
             assert list((await consumer.commit()).values()) == [None]
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def away_for_two_requests(fetch: Fetch) -> Fetch:
+    left = [NOT_LEADER, NOT_LEADER]
+
+    async def fetch_or_refuse(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Answer:
+        return (0, [left.pop()] * len(partitions)) if left else await fetch(params, partitions)
+
+    return fetch_or_refuse
+
+
+def test_close_sends_acknowledgements_again_that_were_refused_for_now(cluster: Cluster, leaders: AwayLeaders) -> None:
+    """As while a leader moves: nobody else would, and the record would be processed twice."""
+    write(cluster, 1)
+    with cluster.share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
+        take(consumer, 1, ACCEPT)
+        replace_fetch(leaders, away_for_two_requests)
+    assert count_in_flight(cluster) == 0
+
+
+def test_close_gives_up_acknowledgements_that_no_leader_takes(
+    cluster: Cluster, leaders: AwayLeaders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_module, "_TO_RESEND_S", 0.3)
+    write(cluster, 1)
+    consumer = cluster.share_consumer("workers", ["tasks"], **EXPLICIT)
+    take(consumer, 1, ACCEPT)
+    leaders.is_away = True
+    consumer.close()
+    assert count_in_flight(cluster) == 1
