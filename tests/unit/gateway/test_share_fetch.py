@@ -21,6 +21,7 @@ from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.share.acknowledge import AcknowledgementBatch
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition
 from rayka.storage.format.batch import iter_headers
+from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import AppendParams, AppendRequest, FileSlice, TopicPartition
@@ -639,6 +640,28 @@ def test_the_last_batch_of_a_log_does_not_end_behind_it(tmp_path: Path) -> None:
         member = Member(client, broker)
         assert records_of(await member.fetch()) == [(0, 0, 1)]
         assert await error_of(member) == ErrorCode.CORRUPT_MESSAGE
+
+    check(tmp_path, body)
+
+
+def test_committed_records_that_only_damage_makes_aborted_are_not_passed_over(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        await configure(broker, "g", share_isolation_level="read_committed")
+        append(broker, "t", 1)
+        partition = broker.partitions.replicas.get(TopicPartition("t", 0))
+        for producer_id in (5, 6):
+            verification = partition.log.begin_verification(producer_id, 0, 0, 1)
+            producer = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
+            records = build_batch([Record(0, 1, None, b"v")], is_transactional=True, **producer)
+            partition.log.append_as_leader(records, 0, 1, verification=verification)
+        for producer_id, kind in ((6, ControlType.COMMIT), (5, ControlType.ABORT)):
+            ids = {"producer_id": producer_id, "producer_epoch": 0, "coordinator_epoch": 0}
+            partition.append_as_coordinator(memoryview(build_end_transaction_marker(kind, **ids, now_ms=1)), 1)
+        damage(broker, 2, 43, (5).to_bytes(8))
+        member = Member(client, broker)
+        assert records_of(await member.fetch()) == [(0, 0, 1)]
+        assert await error_of(member) == ErrorCode.CORRUPT_MESSAGE
+        assert start_offset(broker) <= 2
 
     check(tmp_path, body)
 
