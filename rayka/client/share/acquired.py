@@ -68,7 +68,7 @@ def _take_by_batch(partition: TopicIdPartition, data: bytes, acquired: Sequence[
     unread_error = RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{partition.topic_partition} ends within a record batch")
     is_after_damage = False
     try:
-        for place, header in in_order(iter_headers(data), next_offset):
+        for place, header in in_order(iter_headers(data), next_offset, check_counts=False):
             if is_after_damage and damage is not None:
                 between = _within(acquired, next_offset, header.base_offset - 1)
                 left_out |= dict.fromkeys(_offsets(between), _left_out(damage))

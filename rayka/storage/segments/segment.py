@@ -33,8 +33,8 @@ SWAP_SUFFIX = ".swap"
 SCAN_BYTES = 8192
 """Bytes read at once while looking for a batch from an index entry on."""
 
-_FRAME = struct.Struct(">qi11xi")
-"""Base offset, length and last offset delta of a batch."""
+_FRAME = struct.Struct(">qi11xi30xi")
+"""Base offset, length, last offset delta and record count of a batch."""
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -452,7 +452,7 @@ class Segment:
             if position + RECORD_BATCH_OVERHEAD > end_of_data:
                 data, start = self._read_headers(SCAN_BYTES, position), position
                 end_of_data = start + len(data)
-            base_offset, length, last_offset_delta = _FRAME.unpack_from(data, position - start)
+            base_offset, length, last_offset_delta, record_count = _FRAME.unpack_from(data, position - start)
             end, before, was_in_order = position + length + LOG_OVERHEAD, last_offset, is_in_order
             last_offset = base_offset + last_offset_delta
             is_in_order = before < base_offset <= last_offset
@@ -465,6 +465,8 @@ class Segment:
                 return BatchPosition(position, read_header(data, position - start))
             if length < RECORD_BATCH_OVERHEAD - LOG_OVERHEAD:
                 raise self._corrupt(f"there is no record batch at position {position}")
+            # With more records than offsets, its last offset may be too low: then nothing else has those in between.
+            is_in_order = is_in_order and record_count <= last_offset_delta + 1
             position = end
         if is_checked and not is_in_order:
             raise self._out_of_order(position, last_offset)

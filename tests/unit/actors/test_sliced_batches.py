@@ -24,6 +24,7 @@ DAMAGE = {
     "short": (8, bytes(4)),
     "negative length": (8, b"\xff"),
     "delta": (23, b"\x80"),
+    "smaller delta": (26, b"\x01"),
     "control": (22, b"\x20"),
     "ahead": (0, struct.pack(">q", 7)),
     "far ahead": (0, struct.pack(">q", 2**40)),
@@ -52,6 +53,13 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> FileSlice:
 
 def test_batches_end_before_a_damaged_one(damaged: FileSlice) -> None:
     assert [(one.first_offset, one.last_offset) for one in SlicedBatches(damaged, 0, 15)] == [(0, 4)]
+
+
+def test_a_batch_with_a_damaged_count_of_records_is_left_to_the_members(tmp_path: Path) -> None:
+    """They see by the CRC that it is damaged, and reject it. The batch behind it shows that its offsets are right."""
+    batches = three_batches()
+    batches[1][57:61] = struct.pack(">i", 1 << 20)
+    assert [one.last_offset for one in SlicedBatches(written(tmp_path, batches), 0, 15)] == [4, 9, 14]
 
 
 def test_a_damaged_batch_is_an_error_if_it_is_the_first(damaged: FileSlice) -> None:

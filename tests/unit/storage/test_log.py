@@ -11,8 +11,9 @@ import pytest
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import RealFiles
-from rayka.storage.format.batch import iter_headers, read_header
+from rayka.storage.format.batch import iter_headers, read_header, seal
 from rayka.storage.format.compression import Codec
+from rayka.storage.format.order import in_order
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FileSlice, OffsetSpec, TimestampType
@@ -151,6 +152,86 @@ def test_an_offset_that_went_down_hides_no_records_at_the_end_of_a_segment(tmp_p
     with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
         log.read(2, 1000, 4)
     assert log.read(3, 1000, 4) is not None
+
+
+def damage(directory: Path, number: int, place: int, damaged: bytes, segment: int = 0) -> None:
+    """Overwrite a part of the batch of this number in a segment, from a place in it on."""
+    path = sorted(directory.glob("*.log"))[segment]
+    data = bytearray(path.read_bytes())
+    begin = [position for position, _ in iter_headers(data)][number] + place
+    data[begin : begin + len(damaged)] = damaged
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("index_interval_bytes", [1, 4096])
+def test_a_batch_whose_last_offset_went_down_hides_none_of_its_records(
+    tmp_path: Path, index_interval_bytes: int
+) -> None:
+    """To a look-up its last records look like a gap, but its header counts them."""
+    log = open_log(tmp_path, index_interval_bytes=index_interval_bytes)
+    for _ in range(5):
+        append(log, *[b"a"] * 8)
+    damage(tmp_path, 2, 26, b"\x03")
+    for offset in range(20, 24):
+        with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE: .*0\.log is damaged"):
+            log.read(offset, 1000, 40)
+    for offset in (15, 16, 19, 24):
+        found = log.read(offset, 1000, 40)
+        assert found is not None
+        assert found.position == log.size // 5 * (offset // 8)
+
+
+@pytest.mark.parametrize("index_interval_bytes", [1, 4096])
+def test_a_batch_with_a_damaged_count_of_records_hides_none_behind_it(
+    tmp_path: Path, index_interval_bytes: int
+) -> None:
+    log = open_log(tmp_path, index_interval_bytes=index_interval_bytes)
+    for _ in range(5):
+        append(log, *[b"a"] * 8)
+    damage(tmp_path, 2, 57, b"\x01")
+    for offset in range(40):
+        found = log.read(offset, 1000, 40)
+        assert found is not None
+        assert found.position == log.size // 5 * (offset // 8)
+
+
+def compacted(path: Path) -> dict[int, int]:
+    """Write a segment as compaction leaves it: gaps between batches and within, and batches without records. Returns
+    the place of the batch that a reader gets at each offset.
+    """
+    data, places, next_offset = bytearray(), dict[int, int](), 0
+    for base_offset, count, deltas in (
+        (0, 0, 8),
+        (8, 3, 8),
+        (20, 0, 1),
+        (21, 1, 1),
+        (30, 8, 8),
+        (50, 1, 4),
+        (54, 2, 2),
+    ):
+        built = build_batch(records(*[b"a"] * count), base_offset=base_offset)
+        built[23:27] = (deltas - 1).to_bytes(4)
+        seal(built, 0, len(built))
+        places |= dict.fromkeys(range(next_offset, base_offset + deltas), len(data))
+        data += built
+        next_offset = base_offset + deltas
+    path.write_bytes(data)
+    return places
+
+
+@pytest.mark.parametrize("index_interval_bytes", [1, 4096])
+def test_a_compacted_log_can_be_read_from_every_offset(tmp_path: Path, index_interval_bytes: int) -> None:
+    places = compacted(Path(tmp_path, "00000000000000000000.log"))
+    config = {"cleanup_policy": ("compact",), "index_interval_bytes": index_interval_bytes}
+    log = open_log(tmp_path, was_cleaned=True, **config)
+    log.update_high_watermark(log.log_end_offset)
+    assert log.log_end_offset == 56
+    for offset, place in places.items():
+        found = log.read(offset, 1 << 20, 56)
+        assert found is not None
+        assert found.position == place, offset
+        data = SegmentReader().read(found)
+        assert len([*in_order(iter_headers(data), offset, 56)]) == len([*iter_headers(data)])
 
 
 @pytest.mark.parametrize("left", [0, 30, 65])
