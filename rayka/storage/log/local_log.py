@@ -169,9 +169,11 @@ class LocalLog:
             return max_bytes
         if first.size_in_bytes > max_bytes:
             return first.size_in_bytes if min_one_message else 0
-        end = segment.offset_index.lookup_position(position + max_bytes).position
+        last_offset, end = segment.offset_index.lookup_position(position + max_bytes)
         following = segment.batch_at(end) if end > position else None
-        if following is None or following.magic != first.magic or following.base_offset <= first.base_offset:
+        if following is None or following.magic != first.magic:
+            return max_bytes
+        if not first.base_offset < following.base_offset <= following.last_offset <= last_offset:
             return max_bytes
         self.remember(following.base_offset, (segment, end))
         return end - position
@@ -179,7 +181,7 @@ class LocalLog:
     def place_of(self, offset: int, is_checked: bool = False) -> LogOffsetMetadata:
         """Where the batch begins that has `offset`, or the end of the log. Raises as `Segment.find`."""
         segment = self.segments.floor(offset) or self.segments.all[0]
-        found = segment.find(offset, is_checked) if offset < self.log_end_offset else None
+        found = segment.find(offset, is_checked, self._end_offset(segment)) if offset < self.log_end_offset else None
         if found is None and (following := self.segments.after(segment)) is not None:
             return following, 0
         return segment, segment.size if found is None else found.position

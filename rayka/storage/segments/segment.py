@@ -11,10 +11,20 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from math import inf
+from typing import NamedTuple
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import FileStatus, RealFiles
-from rayka.storage.format.batch import LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, BatchHeader, Buffer, read_header
+from rayka.storage.format.batch import (
+    LOG_OVERHEAD,
+    MAGIC,
+    MIN_BATCH_LENGTH,
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    Buffer,
+    read_header,
+)
 from rayka.storage.segments.index import OffsetIndex, TimeIndex, TimestampOffset
 from rayka.storage.segments.scan import ScannedBatch, iter_batches
 from rayka.storage.segments.spare import SpareFile
@@ -50,6 +60,15 @@ class BatchPosition:
     def __init__(self, position: int, header: BatchHeader) -> None:
         self.position = position
         self.header = header
+
+
+class _Start(NamedTuple):
+    """From which position on to look for a batch. `is_doubtful`: the index says that a batch there has other offsets
+    than its header, so that one of both is wrong.
+    """
+
+    position: int
+    is_doubtful: bool = False
 
 
 class Segment:
@@ -411,39 +430,43 @@ class Segment:
             raise self._corrupt(f"the file ends at position {position + len(data)}, and its batches at {self.size}")
         return data
 
-    def find(self, offset: int, is_checked: bool = False) -> BatchPosition | None:
+    def find(self, offset: int, is_checked: bool = False, end_offset: float = inf) -> BatchPosition | None:
         """The first batch whose last offset is at or above `offset`, None if all are below.
 
         Behind a batch that would end behind the segment, by a damaged length, nothing can be found: it is taken for the
-        one. Readers look with `is_checked`: then such a batch raises CORRUPT_MESSAGE, and so does one whose offsets are
-        not in order if it may be the one: it is found, or nothing else is that has `offset`.
-        An index entry that does not lead to a batch is wrong: the entry is ignored and the
-        segment read from its start. Raises CORRUPT_MESSAGE when the log itself is not readable.
+        one. Readers look with `is_checked`: then such a batch raises CORRUPT_MESSAGE, and so does one
+        whose offsets are not in order, or behind `end_offset` where the segment ends, if it may be the one: it is
+        found, or nothing else is that has `offset`.
+        An index entry that does not lead to a batch is wrong: the entry is ignored. Raises CORRUPT_MESSAGE when the log
+        itself is not readable.
         """
-        return self._scan(offset, self._start_for(offset, is_checked), is_checked)
+        return self._scan(offset, self._start_for(offset, is_checked), is_checked, end_offset)
 
-    def _start_for(self, offset: int, is_checked: bool) -> int:
+    def _start_for(self, offset: int, is_checked: bool) -> _Start:
         """From where to look for the batch with `offset`."""
         entry = self.offset_index.lookup(offset)
         if not entry.position:
-            return 0
+            return _Start(0)
         header = self.batch_at(entry.position)
-        if header is None or not self._begins_batch(header, entry.offset):
-            return 0
-        if is_checked and header.last_offset < entry.offset:
-            # Kafka writes one entry for all batches of an append, with the last offset. Or else the offset of this one
-            # is damaged, which the batch before it will show.
-            return self._start_for(entry.offset - 1, is_checked=False)
-        return entry.position
+        is_batch = header is not None and self._begins_batch(header, entry.offset)
+        if not is_checked:
+            return _Start(entry.position if is_batch else 0)
+        if header is None or not is_batch or header.last_offset != entry.offset:
+            # Kafka writes one entry for all batches of an append, with the last offset. Or else the entry is wrong, or
+            # the offset of this batch is damaged, which those beside it will show.
+            is_doubtful = header is None or header.last_offset > entry.offset
+            return self._start_for(entry.offset - 1, is_checked=False)._replace(is_doubtful=is_doubtful)
+        return _Start(entry.position)
 
     def _begins_batch(self, header: BatchHeader, offset: int) -> bool:
         return (
-            header.magic == 2
-            and header.batch_length >= RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
+            header.magic == MAGIC
+            and header.batch_length >= MIN_BATCH_LENGTH
             and self.base_offset <= header.base_offset <= offset
         )
 
-    def _scan(self, offset: int, position: int, is_checked: bool) -> BatchPosition | None:
+    def _scan(self, offset: int, begin: _Start, is_checked: bool, end_offset: float) -> BatchPosition | None:
+        position, is_doubtful = begin
         data, start, size = b"", position, self.size
         end_of_data = position
         last_offset = self.base_offset - 1
@@ -458,12 +481,15 @@ class Segment:
             is_in_order = before < base_offset <= last_offset
             if last_offset >= offset or end > size:
                 if is_checked:
-                    if not (is_in_order and (was_in_order or base_offset <= offset)):
+                    if not (is_in_order and (was_in_order or base_offset <= offset)) or last_offset >= end_offset:
                         raise self._out_of_order(position, before)
                     if end > size or (end > end_of_data and len(data) < SCAN_BYTES):
                         raise self._corrupt(f"the batch at position {position} ends behind the segment or its file")
+                    follows_gap = base_offset > before + 1 and (position > begin.position or not position)
+                    if (is_doubtful or follows_gap) and self._is_above_next(last_offset, end):
+                        raise self._out_of_order(end, last_offset)
                 return BatchPosition(position, read_header(data, position - start))
-            if length < RECORD_BATCH_OVERHEAD - LOG_OVERHEAD:
+            if length < MIN_BATCH_LENGTH:
                 raise self._corrupt(f"there is no record batch at position {position}")
             # With more records than offsets, its last offset may be too low: then nothing else has those in between.
             is_in_order = is_in_order and record_count <= last_offset_delta + 1
@@ -471,6 +497,16 @@ class Segment:
         if is_checked and not is_in_order:
             raise self._out_of_order(position, last_offset)
         return None
+
+    def _is_above_next(self, last_offset: int, position: int) -> bool:
+        """Whether a batch begins at `position` whose offset is not behind `last_offset`: one of both is wrong."""
+        if position + RECORD_BATCH_OVERHEAD > self.size:
+            return False
+        data = self.read(RECORD_BATCH_OVERHEAD, position)
+        if len(data) < RECORD_BATCH_OVERHEAD:
+            return False
+        following = read_header(data)
+        return following.magic == MAGIC and following.base_offset <= last_offset
 
     def _out_of_order(self, position: int, last_offset: int) -> RaykaError:
         return self._corrupt(f"the batch at or before position {position} is not in order, behind offset {last_offset}")

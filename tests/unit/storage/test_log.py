@@ -195,6 +195,75 @@ def test_a_batch_with_a_damaged_count_of_records_hides_none_behind_it(
         assert found.position == log.size // 5 * (offset // 8)
 
 
+@pytest.mark.parametrize("index_interval_bytes", [1, 4096])
+def test_a_batch_whose_offset_went_up_is_not_given_out_for_another(tmp_path: Path, index_interval_bytes: int) -> None:
+    """A reader that gets it alone would take its records for later ones, and leave out those behind it."""
+    log = open_log(tmp_path, index_interval_bytes=index_interval_bytes)
+    for _ in range(20):
+        append(log, b"a")
+    damage(tmp_path, 8, 7, b"\x0f")
+    for offset in (8, *([15] if index_interval_bytes > 1 else [])):
+        with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE: .*0\.log is damaged"):
+            log.read(offset, 1, 20)
+    for offset in (7, 16, *([9, 15] if index_interval_bytes == 1 else [])):
+        found = log.read(offset, 1, 20)
+        assert found is not None
+        assert found.position == log.size // 20 * offset
+
+
+def test_a_batch_whose_last_offset_is_above_that_in_the_index_is_damaged(tmp_path: Path) -> None:
+    log = open_log(tmp_path, index_interval_bytes=1)
+    for _ in range(20):
+        append(log, b"a")
+    damage(tmp_path, 8, 26, b"\x03")
+    with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE: .*0\.log is damaged"):
+        log.read(8, 1, 20)
+    for offset in (7, 9):
+        found = log.read(offset, 1, 20)
+        assert found is not None
+        assert found.position == log.size // 20 * offset
+
+
+def test_the_last_batch_of_a_segment_does_not_reach_into_the_next_one(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for number in range(6):
+        append(log, b"a")
+        if number == 2:
+            log.roll(NOW_MS)
+    damage(tmp_path, 2, 7, b"\x04")
+    with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE: .*0\.log is damaged"):
+        log.read(2, 1000, 6)
+    assert log.read(1, 1000, 6) is not None
+    assert log.read(4, 1000, 6) is not None
+
+
+def test_a_read_that_ends_before_a_batch_with_a_damaged_offset_is_not_continued_there(tmp_path: Path) -> None:
+    log = open_log(tmp_path, index_interval_bytes=1)
+    for _ in range(20):
+        append(log, b"a")
+    size = log.size // 20
+    damage(tmp_path, 8, 7, b"\x0f")
+    log.read(0, 8 * size + 10, 20)
+    found = log.read(15, 1, 20)
+    assert found is not None
+    assert found.position == 15 * size
+
+
+def test_wrong_entries_of_an_index_make_no_sound_batch_damaged(tmp_path: Path) -> None:
+    log = open_log(tmp_path, index_interval_bytes=1)
+    for _ in range(10):
+        append(log, b"a", b"b", b"c")
+    index, size = log._segments.active.offset_index, log.size // 10
+    for shift in (-3, -2, -1, 1, 2, 3):
+        index.reset()
+        for number in range(1, 10):
+            index.append(3 * number + 2 + shift, number * size)
+        for offset in range(30):
+            found = log.read(offset, 1, 30)
+            assert found is not None
+            assert found.position == offset // 3 * size, (shift, offset)
+
+
 def compacted(path: Path) -> dict[int, int]:
     """Write a segment as compaction leaves it: gaps between batches and within, and batches without records. Returns
     the place of the batch that a reader gets at each offset.
