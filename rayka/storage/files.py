@@ -113,8 +113,8 @@ class RealFiles:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def size(self, path: str) -> int:
-        return os.stat(path).st_size
+    def size(self, file: str | int) -> int:
+        return os.stat(file).st_size
 
     def status(self, file: str | int) -> FileStatus:
         """What the system knows of a file, given by its path or an open descriptor."""

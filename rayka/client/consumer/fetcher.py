@@ -30,7 +30,7 @@ from rayka.client.consumer.stored import BeginPart, FetchedBatches, StoredBatche
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError, may_pass
 from rayka.gateway.ports import Broker
-from rayka.gateway.server.segment_files import SegmentGone
+from rayka.gateway.server.segment_files import SegmentCut, SegmentGone
 from rayka.metadata.image import MetadataImage
 from rayka.types import (
     FetchPartition,
@@ -58,6 +58,10 @@ _LEAST_PART_BYTES = 8 << 20
 """Smaller answers are better in one part of a table with others."""
 _MOST_PART_BYTES = 64 << 20
 """Larger answers are not made ahead: the parts would take as much memory."""
+_MOST_LOST_READS = 10
+"""So many times in a row a leader may name records behind the end of its file: it may have been cut meanwhile, when the
+leader started again.
+"""
 _RESET = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _LOST = FetchResult(ErrorCode.NETWORK_EXCEPTION)
 _NO_OFFSETS: Mapping[TopicPartition, int] = {}
@@ -505,6 +509,13 @@ class Fetcher:
             self._add(state, found)
 
     def _read_again(self, state: AssignedPartition, error: BaseException) -> None:
+        """Fetch again after a moment. A file that stays shorter than the leader says is an error for the program."""
+        state.lost_reads += isinstance(error, SegmentCut)
+        if state.lost_reads >= _MOST_LOST_READS:
+            state.lost_reads = 0
+            reason = f"{state.topic_partition} can't be read at {state.fetch_offset}: {error}"
+            self._fail(state, RaykaError(ErrorCode.CORRUPT_MESSAGE, reason))
+            return
         logger.info("%s: %s; fetching again", state.topic_partition, error)
         self._back_off(state)
 

@@ -36,6 +36,7 @@ class AssignedPartition:
         "is_paused",
         "last_stable_offset",
         "log_start_offset",
+        "lost_reads",
         "position",
         "reset",
         "round",
@@ -59,6 +60,8 @@ class AssignedPartition:
         """No table could be made of what is before this offset: fetches of that end before a damaged batch."""
         self.tables_before_ahead = 1
         """So many more tables are taken from here before the next ones are made ahead."""
+        self.lost_reads = 0
+        """So many times in a row the file ended before the records that the leader named."""
         self.error: RaykaError | None = None
         self.high_watermark = NO_OFFSET
         self.last_stable_offset = NO_OFFSET
@@ -99,6 +102,7 @@ class AssignedPartition:
         self.completed_fetches.clear()
         self.buffered_bytes = 0
         self.round += 1
+        self.lost_reads = 0
         self.is_fetching = self.backing_off = False
         self.tables_before_ahead = _TABLES_AFTER_SEEK
         self.error = None
@@ -113,6 +117,7 @@ class AssignedPartition:
     def put(self, completed_fetch: CompletedFetch | StoredFetch) -> None:
         """Add what a fetch brought."""
         self.completed_fetches.append(completed_fetch)
+        self.lost_reads = 0
         self.buffered_bytes += completed_fetch.held_bytes
         self.fetch_offset = completed_fetch.next_offset
 

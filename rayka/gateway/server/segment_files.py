@@ -38,6 +38,10 @@ class SegmentGone(Exception):
     """The slice is not there any more: its segment was deleted or truncated."""
 
 
+class SegmentCut(SegmentGone):
+    """The file of the slice is there, and ends before the slice does."""
+
+
 class _Descriptor:
     """A descriptor that is closed with the last reference to it.
 
@@ -168,20 +172,20 @@ class SegmentFile:
         SegmentGone if the file has none there any more."""
         sent = os.sendfile(endpoint, self.descriptor, position, size)
         if not sent:
-            raise SegmentGone(f"{self.path} ends before {position + size}")
+            raise SegmentCut(f"{self.path} ends before {position + size}")
         return sent
 
     def read(self, size: int, position: int) -> bytes:
         """Read `size` bytes, waiting for the disk. Raises SegmentGone if the file is shorter."""
         data = os.pread(self.descriptor, size, position)
         if len(data) < size:
-            raise SegmentGone(f"{self.path} ends before {position + size}")
+            raise SegmentCut(f"{self.path} ends before {position + size}")
         return data
 
     def read_into(self, target: memoryview, position: int) -> None:
         """As `read`, into memory that is there."""
         if os.preadv(self.descriptor, [target], position) < len(target):
-            raise SegmentGone(f"{self.path} ends before {position + len(target)}")
+            raise SegmentCut(f"{self.path} ends before {position + len(target)}")
 
 
 class SegmentFiles:
@@ -213,7 +217,7 @@ class SegmentFiles:
             file = self._keep(source)
         self._files.move_to_end(source.path)
         if source.position + source.size > file.size:
-            raise SegmentGone(f"{source.path} ends before {source.position + source.size}")
+            raise SegmentCut(f"{source.path} ends before {source.position + source.size}")
         return file
 
     def read_small(self, source: FileSlice, target: memoryview) -> bool:

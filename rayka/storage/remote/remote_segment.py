@@ -93,3 +93,7 @@ class RemoteSegment(Segment):
             return self._files.read(descriptor, min(size, chunk.end - position), position - chunk.start)
         finally:
             self._files.close(descriptor)
+
+    def file_size(self) -> int:
+        """That of the object in the store; the chunk with a batch is whole."""
+        return self.size

@@ -417,6 +417,10 @@ class Segment:
         finally:
             self._files.close(descriptor)
 
+    def file_size(self) -> int:
+        """The bytes of the file: fewer than `size` if somebody else has cut it. Reads nothing from the disk."""
+        return self._files.size(self._descriptor if self._descriptor >= 0 else self.path)
+
     def batch_at(self, position: int) -> BatchHeader | None:
         """The header at a position where a batch begins, None at the end."""
         if position + RECORD_BATCH_OVERHEAD > self.size:
@@ -483,7 +487,7 @@ class Segment:
                 if is_checked:
                     if not (is_in_order and (was_in_order or base_offset <= offset)) or last_offset >= end_offset:
                         raise self._out_of_order(position, before)
-                    if end > size or (end > end_of_data and len(data) < SCAN_BYTES):
+                    if end > size or (end > end_of_data and not self._has_all(end, data)):
                         raise self._corrupt(f"the batch at position {position} ends behind the segment or its file")
                     follows_gap = base_offset > before + 1 and (position > begin.position or not position)
                     if (is_doubtful or follows_gap) and self._is_above_next(last_offset, end):
@@ -497,6 +501,10 @@ class Segment:
         if is_checked and not is_in_order:
             raise self._out_of_order(position, last_offset)
         return None
+
+    def _has_all(self, end: int, data: bytes) -> bool:
+        """Whether the file has all bytes up to `end`, which is behind these: what was read of it for headers."""
+        return len(data) >= SCAN_BYTES and end <= self.file_size()
 
     def _is_above_next(self, last_offset: int, position: int) -> bool:
         """Whether a batch begins at `position` whose offset is not behind `last_offset`: one of both is wrong."""

@@ -1005,6 +1005,23 @@ def test_the_batches_before_the_end_of_a_file_that_was_cut_off_are_read(
             getattr(consumer, call)(30_000)
 
 
+@pytest.mark.parametrize("call", ["poll", "poll_table"])
+def test_a_file_that_was_cut_off_within_a_large_batch_is_an_error(cluster: Cluster, tmp_path: Path, call: str) -> None:
+    """Also if the leader looks nothing up: it remembers where the reader will continue."""
+    with cluster.producer() as producer:
+        for _ in range(4):
+            producer.send_batch("events", 0, [bytes(20_000)])
+    (segment,) = (tmp_path / "events-0").glob("*.log")
+    os.truncate(segment, [place for place, _ in iter_headers(segment.read_bytes())][3] + 10_000)
+    with reader(cluster, retry_backoff_ms=1, max_partition_fetch_bytes=25_000) as consumer:
+        while consumer.position(EVENTS) < 3:
+            assert len(getattr(consumer, call)(30_000))
+        for _ in range(2):
+            with pytest.raises(RaykaError, match="CORRUPT_MESSAGE: events-0 can't be read at 3"):
+                getattr(consumer, call)(30_000)
+            assert consumer.position(EVENTS) == 3
+
+
 @pytest.mark.parametrize("error", [ErrorCode.CORRUPT_MESSAGE, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
 def test_a_start_that_can_not_be_looked_up_is_an_error_and_is_looked_up_again(
     cluster: Cluster, faults: FaultyPartitions, error: ErrorCode

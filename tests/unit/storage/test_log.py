@@ -303,6 +303,18 @@ def test_a_compacted_log_can_be_read_from_every_offset(tmp_path: Path, index_int
         assert len([*in_order(iter_headers(data), offset, 56)]) == len([*iter_headers(data)])
 
 
+@pytest.mark.parametrize("left", [61, 8192, 9000, 19_000])
+def test_a_large_batch_that_was_cut_off_is_an_error(tmp_path: Path, left: int) -> None:
+    log = open_log(tmp_path)
+    for _ in range(3):
+        append(log, bytes(20_000))
+    path = Path(tmp_path, "00000000000000000000.log")
+    os.truncate(path, log.size * 2 // 3 + left)
+    assert log.read(1, 1, 3) is not None
+    with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE: .*0\.log is damaged: .* file"):
+        log.read(2, 1000, 3)
+
+
 @pytest.mark.parametrize("left", [0, 30, 65])
 def test_a_file_that_was_cut_off_is_reported_with_its_path(tmp_path: Path, left: int) -> None:
     log = open_log(tmp_path)
