@@ -437,8 +437,8 @@ class Segment:
     def find(self, offset: int, is_checked: bool = False, end_offset: float = inf) -> BatchPosition | None:
         """The first batch whose last offset is at or above `offset`, None if all are below.
 
-        Behind a batch that would end behind the segment, by a damaged length, nothing can be found: it is taken for the
-        one. Readers look with `is_checked`: then such a batch raises CORRUPT_MESSAGE, and so does one
+        Behind a batch with an impossible length, or one that would end behind the segment, nothing can be found: it is
+        taken for the one. Readers look with `is_checked`: then such a batch raises CORRUPT_MESSAGE, and so does one
         whose offsets are not in order, or behind `end_offset` where the segment ends, if it may be the one: it is
         found, or nothing else is that has `offset`.
         An index entry that does not lead to a batch is wrong: the entry is ignored. Raises CORRUPT_MESSAGE when the log
@@ -483,18 +483,18 @@ class Segment:
             end, before, was_in_order = position + length + LOG_OVERHEAD, last_offset, is_in_order
             last_offset = base_offset + last_offset_delta
             is_in_order = before < base_offset <= last_offset
-            if last_offset >= offset or end > size:
+            if last_offset >= offset or end > size or length < MIN_BATCH_LENGTH:
                 if is_checked:
                     if not (is_in_order and (was_in_order or base_offset <= offset)) or last_offset >= end_offset:
                         raise self._out_of_order(position, before)
                     if end > size or (end > end_of_data and not self._has_all(end, data)):
                         raise self._corrupt(f"the batch at position {position} ends behind the segment or its file")
+                    if length < MIN_BATCH_LENGTH and last_offset < offset:
+                        raise self._corrupt(f"there is no record batch at position {position}")
                     follows_gap = base_offset > before + 1 and (position > begin.position or not position)
                     if (is_doubtful or follows_gap) and self._is_above_next(last_offset, end):
                         raise self._out_of_order(end, last_offset)
                 return BatchPosition(position, read_header(data, position - start))
-            if length < MIN_BATCH_LENGTH:
-                raise self._corrupt(f"there is no record batch at position {position}")
             # With more records than offsets, its last offset may be too low: then nothing else has those in between.
             is_in_order = is_in_order and record_count <= last_offset_delta + 1
             position = end

@@ -342,7 +342,8 @@ def test_an_index_entry_for_several_batches_leads_to_them(tmp_path: Path) -> Non
         assert found.position == offset * size
 
 
-def test_a_log_opens_whose_start_is_behind_a_batch_that_is_too_long(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [0, 48, 0x7F000000, 0xFFFFFFFF])
+def test_a_log_opens_whose_start_is_behind_a_batch_of_an_impossible_length(tmp_path: Path, length: int) -> None:
     log = open_log(tmp_path)
     for _ in range(4):
         append(log, b"a", b"b")
@@ -351,10 +352,14 @@ def test_a_log_opens_whose_start_is_behind_a_batch_that_is_too_long(tmp_path: Pa
     log.close(NOW_MS)
     path = Path(tmp_path, "00000000000000000000.log")
     data = bytearray(path.read_bytes())
-    data[8:12] = (0x7F000000).to_bytes(4)
+    data[8:12] = length.to_bytes(4)
     path.write_bytes(data)
     log = open_log(tmp_path, recovery_point=9, log_start_offset=4, clean_shutdown=True, same_boot=True)
     assert (log.log_start_offset, log.log_end_offset) == (4, 9)
+    log.update_high_watermark(9)
+    with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+        log.read(4, 1000, 9)
+    assert log.read(8, 1000, 9) is not None
 
 
 def test_reading_below_above_and_at_the_bounds(tmp_path: Path) -> None:
