@@ -170,7 +170,7 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         one continues with the following one.
         The columns are key, value, topic, partition, offset, timestamp, timestampType and headers, or those named in
         `columns`. The rows of a partition are in the order of their offsets. Deserializers are not applied. Errors as
-        `poll`; after CORRUPT_MESSAGE for a batch with a wrong CRC the next tables have the records before it. Needs
+        `poll`; after CORRUPT_MESSAGE for a batch that can't be read the next tables have the records before it. Needs
         pyarrow (`rayka[columns]`).
 
         With `copy=False` large values are not copied: their column is a `pyarrow.binary_view` that points into the

@@ -97,14 +97,22 @@ class TableMaker:
     def table_of(
         self, polled: Mapping[TopicPartition, Sequence[FetchedBatches]], kind: TableKind
     ) -> tuple[pa.Table, Mapping[TopicPartition, int]]:
-        """The table of what a poll took, and where the records begin that are too many. In any thread."""
+        """The table of what a poll took, and where the records begin that are too many, or are behind malformed ones.
+        In any thread.
+        """
         from rayka.client.consumer import tables  # loaded when first used: it brings pyarrow
         from rayka.storage.columns.read import ColumnsTooLarge
 
         how = polled, kind.columns, self._check_crcs, self._buffers.allocate
-        with contextlib.suppress(ColumnsTooLarge):
-            return tables.table_of(*how, self.threads, kind.copy), {}
-        return tables.first_part_of(*how, kind.copy)
+        try:
+            with contextlib.suppress(ColumnsTooLarge):
+                return tables.table_of(*how, self.threads, kind.copy), {}
+            return tables.first_part_of(*how, kind.copy)
+        except RaykaError as error:
+            sound = tables.sound_part_of(*how, kind.copy) if error.code is ErrorCode.CORRUPT_MESSAGE else None
+            if sound is None:
+                raise
+            return sound
 
     def begin_part(self, kind: TableKind, batches: StoredBatches, files: SegmentFiles) -> PartAhead | None:
         """Have a thread make the part of a table that has these batches, as long as somebody keeps what this returns.

@@ -17,6 +17,7 @@ from rayka.client.loop import Called
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.build import Allocate
 from rayka.storage.columns.read import COLUMNS, END, ColumnsReader, FileBatches, FilesRead
+from rayka.storage.format.batch import is_intact
 from rayka.types import TopicPartition
 
 _PART_BYTES = 256 << 20
@@ -137,6 +138,47 @@ def first_part_of(
                 rest[batches.topic_partition] = next_offset
                 break
     return pa.Table.from_batches([reader.finish()]), rest
+
+
+def sound_part_of(
+    polled: Mapping[TopicPartition, Sequence[FetchedBatches]],
+    columns: Sequence[str] | None,
+    check_crcs: bool,
+    allocate: Allocate = pa.allocate_buffer,
+    copy: bool = True,
+) -> tuple[pa.Table, dict[TopicPartition, int]] | None:
+    """As `first_part_of`, of the batches before the first whose records are malformed although its CRC is right, if the
+    poll took one fetch, and this is in memory. None if it is not like that, or no records are before that batch.
+    """
+    found = [*chain.from_iterable(polled.values())]
+    if len(found) != 1 or not isinstance(batches := found[0], RecordBatches):
+        return None
+    kind = TableKind.of(columns, copy)
+    end = _end_of_sound(batches, _new_reader(kind, batches.size, allocate), check_crcs)
+    if end is None:
+        return None
+    place, next_offset = end
+    sound = {batches.topic_partition: [batches._replace(data=batches.data[:place], next_offset=next_offset)]}
+    table, rest = first_part_of(sound, columns, check_crcs, allocate, copy)
+    return table, rest or {batches.topic_partition: next_offset}
+
+
+def _end_of_sound(batches: RecordBatches, reader: ColumnsReader, check_crcs: bool) -> tuple[int, int] | None:
+    """The place and the offset of the first batch with malformed records behind a right CRC; None if there is none, or
+    no other batch with records before it. `reader` can't be used any more.
+    """
+    topic, partition = batches.topic_partition
+    is_first = True
+    for place, header in batches.visible():
+        data = batches.data[place : place + header.size_in_bytes]
+        if check_crcs and not is_intact(data, 0, header):
+            return None
+        try:
+            reader.read(data, topic=topic, partition=partition, start_offset=batches.position, check_crcs=False)
+        except RaykaError as error:
+            return None if is_first or error.code is not ErrorCode.CORRUPT_MESSAGE else (place, header.base_offset)
+        is_first = False
+    return None
 
 
 def _ensure_same(found: Iterable[FetchedBatches]) -> None:

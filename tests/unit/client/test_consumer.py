@@ -1022,6 +1022,41 @@ def test_a_file_that_was_cut_off_within_a_large_batch_is_an_error(cluster: Clust
             assert consumer.position(EVENTS) == 3
 
 
+@pytest.mark.parametrize("check_crcs", [True, False])
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_tables_have_the_records_before_malformed_ones(
+    cluster: Cluster, tmp_path: Path, check_crcs: bool, size: int
+) -> None:
+    """Their CRC is right: no fetch can end before them."""
+    with cluster.producer() as producer:
+        for number in range(10):
+            producer.send_batch("events", 0, [b"%d" % number + bytes(size)] * 5)
+    (segment,) = (tmp_path / "events-0").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    sixth, seventh = [place for place, _ in iter_headers(data)][5:7]
+    data[sixth + 61] ^= 0xFF
+    seal(data, sixth, seventh)
+    segment.write_bytes(data)
+    with reader(cluster, retry_backoff_ms=1, check_crcs=check_crcs) as consumer:
+        read: list[int] = []
+        errors: list[ErrorCode] = []
+        while len(read) < 25 and len(errors) < 2:
+            try:
+                read += consumer.poll_table(30_000)["offset"].to_pylist()
+            except RaykaError as error:  # of a table that was to have later records too
+                errors.append(error.code)
+        assert read == [*range(25)]
+        assert errors in ([], [ErrorCode.CORRUPT_MESSAGE])
+        for _ in range(2):
+            with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+                consumer.poll_table(30_000)
+            assert consumer.position(EVENTS) == 25
+        consumer.seek(EVENTS, 30)
+        while len(read) < 45:
+            read += consumer.poll_table(30_000)["offset"].to_pylist()
+        assert read == [*range(25), *range(30, 50)]
+
+
 @pytest.mark.parametrize("error", [ErrorCode.CORRUPT_MESSAGE, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
 def test_a_start_that_can_not_be_looked_up_is_an_error_and_is_looked_up_again(
     cluster: Cluster, faults: FaultyPartitions, error: ErrorCode
