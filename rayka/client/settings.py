@@ -204,7 +204,9 @@ class ConsumerConfig:
         "none" to raise OFFSET_OUT_OF_RANGE.
     isolation_level: "read_uncommitted" or "read_committed".
     fetch_min_bytes, fetch_max_wait_ms: how many bytes a fetch waits for, and how long.
-    fetch_max_bytes: limit of one response, and of all prefetched records in memory.
+    fetch_max_bytes: limit of one response, and of all prefetched records in memory. A response has its first batch
+        also if that is larger, as in Kafka. What is prefetched may exceed the limit by what a response has of one
+        partition; Kafka's consumer has no limit for all responses.
     max_partition_fetch_bytes: limit of one partition in a response, and a quarter of the limit for `poll_table`
         and `poll_batches`, or a twenty-fourth for `poll_table` when it reads large batches from the leader's files.
     max_poll_records: limit of one `poll` that names no other.
