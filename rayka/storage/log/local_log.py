@@ -181,10 +181,17 @@ class LocalLog:
     def place_of(self, offset: int, is_checked: bool = False) -> LogOffsetMetadata:
         """Where the batch begins that has `offset`, or the end of the log. Raises as `Segment.find`."""
         segment = self.segments.floor(offset) or self.segments.all[0]
-        found = segment.find(offset, is_checked, self._end_offset(segment)) if offset < self.log_end_offset else None
-        if found is None and (following := self.segments.after(segment)) is not None:
+        if offset >= self.log_end_offset:
+            return segment, segment.size
+        found = segment.find(offset, is_checked, self._end_offset(segment))
+        if found is not None:
+            return segment, found.position
+        following = self.segments.after(segment)
+        if following is not None:
             return following, 0
-        return segment, segment.size if found is None else found.position
+        if is_checked:
+            raise segment.corrupt(f"no batch has offset {offset}, and the log ends at {self.log_end_offset}")
+        return segment, segment.size
 
     def end_of(self, offset: int, records: FileSlice) -> int:
         """An offset that all records of a slice, which was read from `offset` on, are below."""

@@ -431,7 +431,7 @@ class Segment:
         """As `read`, at least one header. Raises CORRUPT_MESSAGE if the file is shorter than the segment."""
         data = self.read(size, position)
         if len(data) < RECORD_BATCH_OVERHEAD:
-            raise self._corrupt(f"the file ends at position {position + len(data)}, and its batches at {self.size}")
+            raise self.corrupt(f"the file ends at position {position + len(data)}, and its batches at {self.size}")
         return data
 
     def find(self, offset: int, is_checked: bool = False, end_offset: float = inf) -> BatchPosition | None:
@@ -488,9 +488,9 @@ class Segment:
                     if not (is_in_order and (was_in_order or base_offset <= offset)) or last_offset >= end_offset:
                         raise self._out_of_order(position, before)
                     if end > size or (end > end_of_data and not self._has_all(end, data)):
-                        raise self._corrupt(f"the batch at position {position} ends behind the segment or its file")
+                        raise self.corrupt(f"the batch at position {position} ends behind the segment or its file")
                     if length < MIN_BATCH_LENGTH and last_offset < offset:
-                        raise self._corrupt(f"there is no record batch at position {position}")
+                        raise self.corrupt(f"there is no record batch at position {position}")
                     follows_gap = base_offset > before + 1 and (position > begin.position or not position)
                     if (is_doubtful or follows_gap) and self._is_above_next(last_offset, end):
                         raise self._out_of_order(end, last_offset)
@@ -517,9 +517,10 @@ class Segment:
         return following.magic == MAGIC and following.base_offset <= last_offset
 
     def _out_of_order(self, position: int, last_offset: int) -> RaykaError:
-        return self._corrupt(f"the batch at or before position {position} is not in order, behind offset {last_offset}")
+        return self.corrupt(f"the batch at or before position {position} is not in order, behind offset {last_offset}")
 
-    def _corrupt(self, what: str) -> RaykaError:
+    def corrupt(self, what: str) -> RaykaError:
+        """The error for a reader of this segment, in which something is damaged."""
         return RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} is damaged: {what}")
 
     def next_offset(self) -> int | None:

@@ -181,6 +181,17 @@ def test_a_batch_whose_last_offset_went_down_hides_none_of_its_records(
         assert found.position == log.size // 5 * (offset // 8)
 
 
+def test_the_last_offsets_of_a_log_that_its_last_batch_lost_are_not_waited_for(tmp_path: Path) -> None:
+    """As compaction leaves it, its header does not tell how many offsets it had; but the log ends behind them."""
+    compacted(Path(tmp_path, "00000000000000000000.log"))
+    log = open_log(tmp_path, was_cleaned=True, cleanup_policy=("compact",))
+    log.update_high_watermark(log.log_end_offset)
+    damage(tmp_path, -1, 26, b"\x00")
+    with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE: .*0\.log is damaged"):
+        log.read(55, 1000, 56)
+    assert log.read(56, 1000, 56) is None
+
+
 @pytest.mark.parametrize("index_interval_bytes", [1, 4096])
 def test_a_batch_with_a_damaged_count_of_records_hides_none_behind_it(
     tmp_path: Path, index_interval_bytes: int
