@@ -12,6 +12,7 @@ from rayka.client.consumer.consumer import UNREADABLE, AsyncConsumer, NeedsGroup
 from rayka.client.consumer.pending import Polled
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
+from rayka.client.consumer.table_maker import TableKind
 from rayka.client.loop import Closing, LoopThread, Shell, blocking, blocking_close
 from rayka.client.unpicklable import Unpicklable
 from rayka.errors import ErrorCode, RaykaError
@@ -26,7 +27,8 @@ T = TypeVar("T")
 class Consumer(NeedsGroup, Unpicklable, Shell[AsyncConsumer], Closing):
     """The blocking form of `AsyncConsumer`, for one thread at a time.
 
-    A call during another thread's call raises INVALID_REQUEST, except for `wakeup` and `close`.
+    A call during another thread's call raises INVALID_REQUEST, except for `wakeup` and `close`. So does a poll in a
+    signal handler that interrupts a poll; then neither loses records.
     """
 
     def __init__(self, core: AsyncConsumer, loop: LoopThread) -> None:
@@ -63,9 +65,13 @@ class Consumer(NeedsGroup, Unpicklable, Shell[AsyncConsumer], Closing):
     def _deliver(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
         """An interrupt (Ctrl-C) while the answer comes leaves it to the next poll."""
         with self._only_user():
-            polled = self._take(take, timeout_ms)
-            self._core.pending.end_delivery(polled)
-            return polled
+            self._core.begin_poll(self)
+            try:
+                polled = self._take(take, timeout_ms)
+                self._core.pending.end_delivery(polled)
+                return polled
+            finally:
+                self._core.poller = None
 
     def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
         taken = self._loop.call(partial(self._core.take_now, take))  # mostly there is something, and this is quick
@@ -73,25 +79,32 @@ class Consumer(NeedsGroup, Unpicklable, Shell[AsyncConsumer], Closing):
 
     def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None, *, copy: bool = True) -> pa.Table:
         """As `AsyncConsumer.poll_table`; the calling thread decodes."""
+        kind = self._core.table_maker.kind_of(columns, copy)
         with self._only_user():
-            kind = self._core.table_maker.kind_of(columns, copy)
-            polled = self._take(partial(self._core.taking_table, kind), timeout_ms) or {}
-            begun = self._core.begin_table(polled)
+            self._core.begin_poll(self)
             try:
-                table, rest = self._core.table_maker.table_of(polled, kind)
-                if rest:
-                    self._loop.run(self._core.give_back(polled, begun, rest))
-                self._core.pending.end_delivery(polled)  # only now: another thread may commit, or close it
+                return self._table(kind, timeout_ms)
+            finally:
+                self._core.poller = None
+
+    def _table(self, kind: TableKind, timeout_ms: float) -> pa.Table:
+        polled = self._take(partial(self._core.taking_table, kind), timeout_ms) or {}
+        begun = self._core.begin_table(polled)
+        try:
+            table, rest = self._core.table_maker.table_of(polled, kind)
+            if rest:
+                self._loop.run(self._core.give_back(polled, begun, rest))
+            self._core.pending.end_delivery(polled)  # only now: another thread may commit, or close it
+            self._core.tables_being_made.end(begun)
+        except BaseException as error:
+            try:
+                self._loop.run(self._core.give_back(polled, begun, error=error))
+            finally:
                 self._core.tables_being_made.end(begun)
-            except BaseException as error:
-                try:
-                    self._loop.run(self._core.give_back(polled, begun, error=error))
-                finally:
-                    self._core.tables_being_made.end(begun)
-                if not isinstance(error, UNREADABLE):
-                    raise
-                return self._core.table_after(error, kind)
-            return table
+            if not isinstance(error, UNREADABLE):
+                raise
+            return self._core.table_after(error, kind)
+        return table
 
     seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)
     seek_to_end = blocking(AsyncConsumer.seek_to_end)
@@ -131,7 +144,15 @@ class Consumer(NeedsGroup, Unpicklable, Shell[AsyncConsumer], Closing):
 
     def _fill(self) -> bool:
         """More records for iteration; False at the end of `consumer_timeout_ms`."""
-        return self._run(self._core.fill())
+        with self._only_user():
+            self._core.begin_poll(self)
+            try:
+                return self._fill_pending()
+            finally:
+                self._core.poller = None
+
+    def _fill_pending(self) -> bool:
+        return self._loop.run(self._core.fill())
 
     def __next__(self) -> ConsumerRecord:
         while True:

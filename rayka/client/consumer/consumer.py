@@ -51,6 +51,7 @@ _OF_GROUPS = frozenset(
     }
 )
 """Methods of a consumer in a group."""
+_IS_POLLING = "This consumer is polling: let one task poll or iterate, and not also a signal handler"
 UNREADABLE = (OSError, SegmentGone)
 """Errors of a file with records, which are fetched again then."""
 
@@ -94,8 +95,8 @@ class OffsetAndTimestamp(NamedTuple):
 class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
     """Reads partitions that the program assigns; for asyncio, in any event loop.
 
-    It lives in the loop that `broker` belongs to: `home`, or else the running one. One task at a time should poll or
-    iterate; others may seek and commit meanwhile. Settings: see `ConsumerConfig`.
+    It lives in the loop that `broker` belongs to: `home`, or else the running one. One task at a time may poll or
+    iterate; a second one gets INVALID_REQUEST. Others may seek and commit meanwhile. Settings: see `ConsumerConfig`.
     Raises INVALID_CONFIG for an unknown setting or a bad value.
     """
 
@@ -113,6 +114,8 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         self._fetcher.on_recreated = self._recreated
         self.end_fetches = self._fetcher.close
         self._is_closed = self._is_woken = False
+        self.poller: object = None
+        """The task, or else the blocking form, whose poll is under way."""
         self._missing: set[str] = set()
         """Topics that were reported as missing."""
         self.pending = PendingRecords()
@@ -150,15 +153,22 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         Raises the error of a partition that can't be read: OFFSET_OUT_OF_RANGE without a reset, CORRUPT_MESSAGE, or
         INVALID_RECORD if a deserializer failed. The next call reads from the same position.
         """
-        records = await self.take(self.taking(max_records), timeout_ms)
-        self.pending.end_delivery(records)
-        return records or {}
+        return await self._deliver(self.taking(max_records), timeout_ms) or {}
 
     async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
         """Return all prefetched record batches, not decoded; errors as `poll`."""
-        batches = await self.take(self.taking_batches, timeout_ms)
-        self.pending.end_delivery(batches)
-        return batches or {}
+        return await self._deliver(self.taking_batches, timeout_ms) or {}
+
+    async def _deliver(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
+        task = asyncio.current_task()
+        self.begin_poll(task)
+        try:
+            polled = await self.take(take, timeout_ms)
+            self.pending.end_delivery(polled)
+            return polled
+        finally:
+            if self.poller is task:
+                self.poller = None
 
     async def poll_table(
         self, timeout_ms: float = 0, columns: Sequence[str] | None = None, *, copy: bool = True
@@ -179,7 +189,13 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         truncated, or a later read of the disk fails, SIGBUS ends the process: see docs/python.md.
         """
         kind = self.table_maker.kind_of(columns, copy)
-        polled = await self.take(partial(self.taking_table, kind), timeout_ms) or {}
+        task = asyncio.current_task()
+        self.begin_poll(task)
+        try:
+            polled = await self.take(partial(self.taking_table, kind), timeout_ms) or {}
+        finally:
+            if self.poller is task:  # the next one may poll while this table is made, but not before the next `await`
+                self.poller = None
         begun = self.begin_table(polled)
         try:
             self.pending.end_delivery(polled)
@@ -382,8 +398,14 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
             try:
                 return self.pending.popleft()
             except IndexError:
-                if not await self.fill():
-                    raise StopAsyncIteration from None
+                task = asyncio.current_task()
+                self.begin_poll(task)
+                try:
+                    if not await self.fill():
+                        raise StopAsyncIteration from None
+                finally:
+                    if self.poller is task:
+                        self.poller = None
 
     def table_after(self, error: BaseException, kind: TableKind) -> pa.Table:
         """An empty table: the records could not be read from their file, and are fetched again."""
@@ -392,6 +414,15 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
 
     def _configure(self, config: Mapping[str, Any]) -> ConsumerConfig:
         return configure(ConsumerConfig, config)
+
+    def begin_poll(self, poller: object) -> None:
+        """A poll is under way until `poller` is reset. Raises INVALID_REQUEST if another is, which would get the same
+        records, and whose task has not been cancelled. No function ends a poll: Ctrl-C could come before it had.
+        """
+        other = self.poller
+        if other is not None and not (isinstance(other, asyncio.Task) and other.cancelling()):
+            raise RaykaError(ErrorCode.INVALID_REQUEST, _IS_POLLING)
+        self.poller = poller
 
     @at_home
     async def take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:

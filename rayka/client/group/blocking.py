@@ -84,7 +84,7 @@ class GroupConsumer(Consumer):
         finally:
             self._loop.run(self._core.stop())
 
-    def _fill(self) -> bool:
+    def _fill_pending(self) -> bool:
         return bool(self._poll_events(self._core.filling, self._core.config.consumer_timeout_ms))
 
     def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
@@ -92,10 +92,9 @@ class GroupConsumer(Consumer):
 
     def _poll_events(self, take: Callable[[], T], timeout_ms: float | None) -> T | None:
         deadline_s = deadline_after(timeout_ms)
-        with self._only_user():
-            while isinstance(event := self._loop.run(self._core.next_event(take, deadline_s)), RebalanceCallback):
-                self._run_callback(event)
-            return event
+        while isinstance(event := self._loop.run(self._core.next_event(take, deadline_s)), RebalanceCallback):
+            self._run_callback(event)
+        return event
 
     def _leave(self, timeout_ms: float) -> None:
         deadline_s, failure = time.monotonic() + timeout_ms / 1000, None

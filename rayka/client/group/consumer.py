@@ -151,6 +151,11 @@ class AsyncGroupConsumer(CommittingConsumer):
         """
         return await super().poll(timeout_ms, max_records)
 
+    def begin_poll(self, poller: object) -> None:
+        """As `AsyncConsumer.begin_poll`; a callback of the poll that is under way gets an error of its own."""
+        self._member.require_no_callback()
+        super().begin_poll(poller)
+
     async def take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
         """As `AsyncConsumer.take`."""
         return await self._poll_events(take, deadline_after(timeout_ms))

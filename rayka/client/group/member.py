@@ -121,10 +121,15 @@ class GroupMember:
             action = self.membership.next_action(self._name_of)
             if action is not None:
                 self._action_task = asyncio.get_running_loop().create_task(self._carry_out(action))
-        if self._callback is not None and self._callback.has_begun:
+        self.require_no_callback()
+        return self._callback
+
+    def require_no_callback(self) -> None:
+        """Raises INVALID_REQUEST while the program runs a callback. From any thread."""
+        callback = self._callback
+        if callback is not None and callback.has_begun and not callback.has_ended:
             reason = "this call from a rebalance callback would wait for the callback itself"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
-        return self._callback
 
     def callback_done(self, callback: RebalanceCallback) -> None:
         """The callback has returned, or raised."""

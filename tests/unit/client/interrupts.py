@@ -1,4 +1,4 @@
-"""Interrupts (Ctrl-C) of a thread that waits for a blocking client."""
+"""Interrupts (Ctrl-C), and other signals, of a thread that waits for a blocking client."""
 
 from __future__ import annotations
 
@@ -65,6 +65,20 @@ def interrupted_at(
     in these modules: at the begin of a function, or behind a call of C code. With "return" in `events` also at its end.
     Returns whether it came that far.
     """
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    try:
+        return signalled_at(number, modules, interrupt, operation)
+    except KeyboardInterrupt:
+        return True
+
+
+def signalled_at(
+    number: int, modules: tuple[str, ...], handler: Callable[[], object], operation: Callable[[], object]
+) -> bool:
+    """As `interrupted_at`, with any handler of the signal."""
     left = number
 
     def profile(frame: FrameType, event: str, _: object) -> None:
@@ -73,13 +87,11 @@ def interrupted_at(
             left -= 1
             if left < 0:
                 sys.setprofile(None)
-                raise KeyboardInterrupt
+                handler()
 
     sys.setprofile(profile)
     try:
         operation()
-    except KeyboardInterrupt:
-        return True
     finally:
         sys.setprofile(None)
-    return False
+    return left < 0

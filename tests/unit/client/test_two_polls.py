@@ -1,0 +1,197 @@
+"""Two polls of one consumer at the same time: of two tasks, or of a program and its signal handler."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rayka.client.cluster import Cluster
+from rayka.client.consumer.records import ConsumerRecord, RecordBatches
+from rayka.errors import ErrorCode, RaykaError
+from rayka.testing import wait_until
+from rayka.types import TopicPartition
+from tests.unit.client.interrupts import signalled_at
+
+EVENTS = TopicPartition("events", 0)
+CONSUMER = ("rayka.client.consumer", "rayka.client.group", "rayka.client.loop")
+CALLS = ["poll", "poll_batches", "poll_table", "iteration"]
+PAIRS = [pair for pair in itertools.product(CALLS, CALLS) if pair != ("iteration", "iteration")]
+
+
+def fill(cluster: Cluster, count: int) -> None:
+    """Write records, each in a batch of its own."""
+    with cluster.producer() as producer:
+        for _ in range(count):
+            producer.send("events", b"value", partition=0).get(30)
+
+
+def offsets(answer: Any) -> list[int]:
+    """The offsets of the records that a call returned."""
+    if isinstance(answer, pa.Table):
+        return list(answer["offset"].to_pylist())
+    if isinstance(answer, ConsumerRecord):
+        return [answer.offset]
+    return [offset for each in answer.get(EVENTS, ()) for offset in _offsets(each)]
+
+
+def _offsets(each: ConsumerRecord | RecordBatches) -> Iterable[int]:
+    return range(each.position, each.next_offset) if isinstance(each, RecordBatches) else [each.offset]
+
+
+async def read(consumer: Any, call: str, timeout_ms: float = 30_000) -> list[int]:
+    """The offsets of the records that this call returns."""
+    return offsets(await (anext(consumer) if call == "iteration" else getattr(consumer, call)(timeout_ms)))
+
+
+def read_here(consumer: Any, call: str, timeout_ms: float = 30_000) -> list[int]:
+    """As `read`, for the blocking form; iteration waits for `consumer_timeout_ms`."""
+    return offsets(next(consumer, {}) if call == "iteration" else getattr(consumer, call)(timeout_ms))
+
+
+@pytest.mark.parametrize("group", [None, "readers"])
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_a_second_task_gets_an_error_and_the_first_all_records(
+    cluster: Cluster, group: str | None, first: str, second: str
+) -> None:
+    fill(cluster, 3)
+
+    async def main() -> list[int]:
+        async with cluster.async_consumer(group, auto_offset_reset="earliest", consumer_timeout_ms=30_000) as consumer:
+            await consumer.assign([EVENTS])
+            polling = asyncio.ensure_future(read(consumer, first))
+            await asyncio.sleep(0)
+            state = consumer._fetcher.partitions[EVENTS]
+            wait_until(lambda: state.position, 60, "records have come")  # and the first task has not heard of it
+            with pytest.raises(RaykaError, match="This consumer is polling") as refused:
+                await read(consumer, second)
+            assert refused.value.code is ErrorCode.INVALID_REQUEST
+            found = await polling
+            while len(found) < 3:
+                found += await read(consumer, second)
+            return found + await read(consumer, "poll", 50)
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("group", [None, "readers"])
+def test_a_second_task_that_iterates_gets_an_error_when_both_wait(cluster: Cluster, group: str | None) -> None:
+    async def main() -> list[int]:
+        async with cluster.async_consumer(group, auto_offset_reset="earliest") as consumer:
+            await consumer.assign([EVENTS])
+            polling = asyncio.ensure_future(anext(consumer))
+            await asyncio.sleep(0)
+            with pytest.raises(RaykaError, match="This consumer is polling"):
+                await anext(consumer)
+            await asyncio.to_thread(fill, cluster, 2)
+            return [(await polling).offset, (await anext(consumer)).offset]
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == [0, 1]
+
+
+@pytest.mark.parametrize("group", [None, "readers"])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_poll_that_was_cancelled_is_no_longer_in_the_way(cluster: Cluster, group: str | None, call: str) -> None:
+    fill(cluster, 6)
+
+    async def main() -> list[int]:
+        async with cluster.async_consumer(group, auto_offset_reset="earliest", max_poll_records=3) as consumer:
+            await consumer.assign([EVENTS])
+            polling = asyncio.ensure_future(read(consumer, call))
+            await asyncio.sleep(0)
+            polling.cancel()  # which that task does not notice before this one waits
+            found = await read(consumer, call)
+            with pytest.raises(asyncio.CancelledError):
+                await polling
+            while len(found) < 6:
+                found += await read(consumer, call)
+            return found
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == [*range(6)]
+
+
+def test_the_next_task_may_poll_while_a_table_is_made(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(cluster, 1)
+
+    async def main() -> list[int]:
+        async with cluster.async_consumer(auto_offset_reset="earliest") as consumer:
+            await consumer.assign([EVENTS])
+            make, others = consumer.table_maker.table_of, list[int]()
+
+            def poll_too(*arguments: Any) -> Any:
+                asyncio.run_coroutine_threadsafe(poll(), loop).result(30)
+                return make(*arguments)
+
+            async def poll() -> None:
+                await asyncio.to_thread(fill, cluster, 1)
+                others.extend(await read(consumer, "poll"))
+
+            loop = asyncio.get_running_loop()
+            monkeypatch.setattr(consumer.table_maker, "table_of", poll_too)
+            return await read(consumer, "poll_table") + others
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == [0, 1]
+
+
+@pytest.mark.parametrize("group", [None, "readers"])
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("in_handler", ["poll", "iteration"])
+def test_a_signal_handler_that_polls_anywhere_in_a_poll_neither_loses_nor_repeats_records(
+    cluster: Cluster, group: str | None, call: str, in_handler: str
+) -> None:
+    """It gets an error, or the records before or behind those of the poll; maybe there are none."""
+    fill(cluster, 6)
+    consumer = cluster.consumer(group, auto_offset_reset="earliest", max_poll_records=2, consumer_timeout_ms=50)
+    consumer.assign([EVENTS])
+    refused = 0
+    for place in itertools.count():
+        consumer.seek(EVENTS, 0)
+        state = consumer._core._fetcher.partitions[EVENTS]
+        wait_until(lambda: state.completed_fetches, 30, "records")  # noqa: B023
+        found: list[int] = []
+
+        def handler(found: list[int] = found) -> None:
+            nonlocal refused
+            try:
+                found += read_here(consumer, in_handler, 0)
+            except RaykaError as error:
+                refused += error.code is ErrorCode.INVALID_REQUEST
+
+        operation: Callable[[], None] = lambda: found.extend(read_here(consumer, call))  # noqa: B023, E731
+        was_signalled = signalled_at(place, CONSUMER, handler, operation)
+        while len(found) < 6:
+            found += read_here(consumer, "poll")
+        assert sorted(found) == [*range(6)], place
+        if not was_signalled:
+            break
+    assert place > 10
+    assert refused > 5
+    consumer.close()
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # Ctrl-C came before it was given to the loop
+@pytest.mark.parametrize("call", CALLS)
+def test_an_interrupt_anywhere_in_a_poll_does_not_keep_others_from_polling(cluster: Cluster, call: str) -> None:
+    fill(cluster, 1)
+    with cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=30_000) as consumer:
+        consumer.assign([EVENTS])
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        for place in itertools.count():
+            consumer.seek(EVENTS, 0)
+            was_signalled = False
+            try:
+                was_signalled = signalled_at(place, CONSUMER, interrupt, lambda: read_here(consumer, call))
+            except KeyboardInterrupt:
+                was_signalled = True
+            consumer.seek(EVENTS, 0)
+            assert read_here(consumer, call) == [0]
+            if not was_signalled:
+                break
+        assert place > 10
