@@ -120,9 +120,9 @@ class ProducerBatch(BatchCompletion):
             return True
         return super().wait(None if timeout_s is None else max(timeout_s - (time.monotonic() - began_s), 0))
 
-    def when_done(self, callback: Callable[[], object]) -> None:
+    def when_done(self, callback: Callable[[], object], *, may_repeat: bool = False) -> None:
         """As `BatchCompletion.when_done`; the event loop sees to it."""
-        super().when_done(callback)
+        super().when_done(callback, may_repeat=may_repeat)
         direct = self.direct
         if direct is not None and not self.done:
             direct.hand_over()

@@ -83,9 +83,13 @@ class BatchCompletion:
         """In a fork of the process, where nothing else will come: fail. The callbacks are for the parent."""
         self.error, self.done = error, True
 
-    def when_done(self, callback: Callable[[], object]) -> None:
-        """Call back when done, or at once if it is done; exceptions of the callback are logged."""
-        called = _Callback(callback)
+    def when_done(self, callback: Callable[[], object], *, may_repeat: bool = False) -> None:
+        """Call back when done, or at once if it is done; exceptions of the callback are logged.
+
+        `may_repeat`: who completes the batch again calls once more if Ctrl-C came within the callback, which may then
+        have done nothing.
+        """
+        called = _Callback(callback, may_repeat)
         with self._lock:
             if not self.done:
                 self._callbacks.append(called)
@@ -96,7 +100,7 @@ class BatchCompletion:
         """Block until done; False if the time was too short."""
         woken = threading.Lock()
         woken.acquire()
-        wake = _Callback(woken.release)
+        wake = _Callback(woken.release, may_repeat=False)  # it is C code, which no interrupt divides
         with self._lock:
             if self.done:
                 return True
@@ -111,17 +115,18 @@ class BatchCompletion:
     async def done_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait in an event loop until done."""
         waiter: asyncio.Future[None] = loop.create_future()
-        self.when_done(partial(loop.call_soon_threadsafe, _wake, waiter))
+        self.when_done(partial(loop.call_soon_threadsafe, _wake, waiter), may_repeat=True)
         await waiter
 
 
 class _Callback:
-    """A function that is called once, by whichever thread is first."""
+    """A function that is called once, by whichever thread is first; see `BatchCompletion.when_done`."""
 
-    __slots__ = ("_function", "_is_left")
+    __slots__ = ("_function", "_is_left", "_may_repeat")
 
-    def __init__(self, function: Callable[[], object]) -> None:
+    def __init__(self, function: Callable[[], object], may_repeat: bool) -> None:
         self._function = function
+        self._may_repeat = may_repeat
         self._is_left = [True]
 
     def run(self) -> None:
@@ -136,6 +141,8 @@ class _Callback:
         try:
             self._function()
         except KeyboardInterrupt:  # Ctrl-C, in a thread that waits
+            if self._may_repeat:
+                self._is_left.append(True)
             raise
         except BaseException:  # SystemExit would end the client's own thread
             logger.exception("a producer callback failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import threading
@@ -117,6 +118,24 @@ def test_completing_a_batch_again_calls_back_whom_an_interrupt_has_left() -> Non
         if not was_interrupted:
             break
     assert place > 10
+
+
+def test_an_interrupt_while_a_task_is_woken_leaves_it_to_who_completes_the_batch_again() -> None:
+    """The task waits in an event loop of plain asyncio, whose `call_soon_threadsafe` is Python code."""
+
+    async def main() -> int:
+        for place in itertools.count():
+            batch = BatchCompletion()
+            waiting = asyncio.create_task(batch.done_in(asyncio.get_running_loop()))
+            await asyncio.sleep(0)
+            was_interrupted = interrupted_at(place, (*OURS, "asyncio"), lambda: batch.complete(7, -1, None))  # noqa: B023
+            batch.complete(8, -1, None)
+            await asyncio.wait_for(waiting, WAIT_S)
+            if not was_interrupted:
+                return place
+        raise AssertionError
+
+    assert asyncio.run(main()) > 10
 
 
 def test_a_fork_fails_the_batch_that_its_parent_is_about_to_send() -> None:
