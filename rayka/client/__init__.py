@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rayka.client.admin.admin import Admin, AsyncAdmin, ClusterDescription
     from rayka.client.cluster import Cluster
     from rayka.client.consumer.blocking import Consumer
-    from rayka.client.consumer.consumer import AsyncConsumer, OffsetAndTimestamp, WakeupError
+    from rayka.client.consumer.consumer import AsyncConsumer, WakeupError
+    from rayka.client.consumer.offsets import OffsetAndTimestamp
     from rayka.client.consumer.reader import AsyncReader, FetchRequest, Reader, RecordSet
     from rayka.client.consumer.records import ConsumerRecord, RecordBatches
     from rayka.client.consumer.sequence import ConsumerRecords
@@ -45,7 +46,8 @@ _MODULES = {
     "rayka.client.admin.admin": ("Admin", "AsyncAdmin", "ClusterDescription"),
     "rayka.client.cluster": ("Cluster",),
     "rayka.client.consumer.blocking": ("Consumer",),
-    "rayka.client.consumer.consumer": ("AsyncConsumer", "OffsetAndTimestamp", "WakeupError"),
+    "rayka.client.consumer.consumer": ("AsyncConsumer", "WakeupError"),
+    "rayka.client.consumer.offsets": ("OffsetAndTimestamp",),
     "rayka.client.consumer.reader": ("AsyncReader", "FetchRequest", "Reader", "RecordSet"),
     "rayka.client.consumer.records": ("ConsumerRecord", "RecordBatches"),
     "rayka.client.consumer.sequence": ("ConsumerRecords",),

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rayka.client.admin.groups import GroupAdmin
 from rayka.client.admin.share_records import share_records, table_of
-from rayka.client.consumer.consumer import OffsetAndTimestamp
-from rayka.client.consumer.offsets import absence, look_up
+from rayka.client.consumer.offsets import OffsetAndTimestamp, absence, look_up
 from rayka.client.consumer.positions import require_topic_partition
 from rayka.client.loop import Shell, at_home, blocking
 from rayka.client.unpicklable import Unpicklable

@@ -8,7 +8,8 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rayka.client.consumer.consumer import UNREADABLE, AsyncConsumer, NeedsGroup
+from rayka.client.consumer.consumer import UNREADABLE, AsyncConsumer
+from rayka.client.consumer.needs_group import NeedsGroup
 from rayka.client.consumer.pending import Polled
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
@@ -89,18 +90,18 @@ class Consumer(NeedsGroup, Unpicklable, Shell[AsyncConsumer], Closing):
 
     def _table(self, kind: TableKind, timeout_ms: float) -> pa.Table:
         polled = self._take(partial(self._core.taking_table, kind), timeout_ms) or {}
-        begun = self._core.begin_table(polled)
+        begun = self._core.collector.begin_table(polled)
         try:
             table, rest = self._core.table_maker.table_of(polled, kind)
             if rest:
                 self._loop.run(self._core.give_back(polled, begun, rest))
             self._core.pending.end_delivery(polled)  # only now: another thread may commit, or close it
-            self._core.tables_being_made.end(begun)
+            self._core.collector.tables_being_made.end(begun)
         except BaseException as error:
             try:
                 self._loop.run(self._core.give_back(polled, begun, error=error))
             finally:
-                self._core.tables_being_made.end(begun)
+                self._core.collector.tables_being_made.end(begun)
             if not isinstance(error, UNREADABLE):
                 raise
             return self._core.table_after(error, kind)

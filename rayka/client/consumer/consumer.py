@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-import uuid
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, Unpack
 
+from rayka.client.consumer.fetch_collector import FetchCollector
 from rayka.client.consumer.fetcher import Fetcher
-from rayka.client.consumer.offsets import absence, look_up
-from rayka.client.consumer.pending import PendingRecords, Polled, TablesBeingMade, unread
+from rayka.client.consumer.needs_group import NeedsGroup
+from rayka.client.consumer.offsets import OffsetAndTimestamp, absence, look_up, require_timestamps
+from rayka.client.consumer.pending import Polled
 from rayka.client.consumer.positions import AssignedPartition, require_topic_partition
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
@@ -33,24 +33,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CALL_TIMEOUT_MS = 30_000
-_QUICK_S = 0.1
-_TABLE_BYTES = 16 << 20
-"""A table gets no more fetches than make so much: while it is decoded, the next ones are read."""
-_VIEWED_BYTES = 32 << 20
-"""The same, where values are not copied: what Python does for a table is more of the work then."""
-_OF_GROUPS = frozenset(
-    {
-        "subscribe",
-        "subscription",
-        "unsubscribe",
-        "commit",
-        "commit_async",
-        "committed",
-        "group_metadata",
-        "read_offsets",
-    }
-)
-"""Methods of a consumer in a group."""
 _IS_POLLING = "This consumer is polling: let one task poll or iterate, and not also a signal handler"
 UNREADABLE = (OSError, SegmentGone)
 """Errors of a file with records, which are fetched again then."""
@@ -63,18 +45,6 @@ class WakeupError(Exception):
     """`wakeup` was called."""
 
 
-class NeedsGroup:
-    """Names the call to make where a program asks a consumer without a group for what only a group has."""
-
-    if not TYPE_CHECKING:  # for type checkers there would be every name
-
-        def __getattr__(self, name: str) -> Any:
-            if name in _OF_GROUPS:
-                reason = f'{name} needs a group: create the consumer with cluster.consumer("name-of-the-group")'
-                raise AttributeError(f"{reason}, or use assign and seek", name=name, obj=self)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-
-
 def seconds_of(timeout_ms: float) -> float:
     """Raises INVALID_REQUEST for what is not a number."""
     try:
@@ -82,14 +52,6 @@ def seconds_of(timeout_ms: float) -> float:
     except TypeError:
         message = f"timeout_ms must be a number of milliseconds, not {timeout_ms!r}"
         raise RaykaError(ErrorCode.INVALID_REQUEST, message) from None
-
-
-class OffsetAndTimestamp(NamedTuple):
-    """The first record at or after the requested time. `timestamp` is in ms since the epoch."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
 
 
 class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
@@ -103,6 +65,7 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
     config: ConsumerConfig
     max_fill_records = 65_536
     """The most records that iteration takes at a time. While it has some, no other thread has to run for it."""
+    collector_class: ClassVar[type[FetchCollector]] = FetchCollector
 
     def __init__(
         self, broker: Broker, home: asyncio.AbstractEventLoop | None = None, **config: Unpack[ConsumerOptions]
@@ -111,20 +74,15 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         self.home = home or asyncio.get_running_loop()
         self._broker = broker
         self._fetcher = Fetcher(broker, self.config, self.home)
-        self._fetcher.on_recreated = self._recreated
+        self.collector = self.collector_class(self._fetcher, self.config.max_poll_records, self.max_fill_records)
+        self.pending = self.collector.pending
         self.end_fetches = self._fetcher.close
         self._is_closed = self._is_woken = False
         self.poller: object = None
         """The task, or else the blocking form, whose poll is under way."""
         self._missing: set[str] = set()
         """Topics that were reported as missing."""
-        self.pending = PendingRecords()
         self.table_maker = TableMaker(self.config.check_crcs)
-        self._tables_of_one = 0
-        """So many of the next tables get one fetch, of one partition."""
-        self.tables_being_made = TablesBeingMade()
-        self._filled_s = 0.0
-        self._fill_limit = self.config.max_poll_records
 
     @at_home
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
@@ -138,7 +96,7 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         self._require_open()
         self._warn_of_missing(partition.topic for partition in wanted)
         self._fetcher.assign(wanted)
-        self._forget_pending()
+        self.collector.forget_unassigned()
 
     @at_home
     async def assignment(self) -> set[TopicPartition]:
@@ -196,7 +154,7 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         finally:
             if self.poller is task:  # the next one may poll while this table is made, but not before the next `await`
                 self.poller = None
-        begun = self.begin_table(polled)
+        begun = self.collector.begin_table(polled)
         try:
             self.pending.end_delivery(polled)
             table, rest = await in_thread(self.table_maker.table_of, polled, kind)
@@ -208,16 +166,8 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
                 raise
             return self.table_after(error, kind)
         finally:
-            self.tables_being_made.end(begun)
+            self.collector.tables_being_made.end(begun)
         return table
-
-    def begin_table(self, polled: Mapping[TopicPartition, Sequence[FetchedBatches]]) -> dict[TopicPartition, int]:
-        """A table of this is being made, which the program has not received. Gives the partitions for which that holds,
-        for `tables_being_made.end`.
-        """
-        pending = self.pending.polled
-        taken = {each: offset for each, offset in unread(polled).items() if pending.get(each) == offset}
-        return self.tables_being_made.begin(taken)
 
     @at_home
     async def give_back(
@@ -227,31 +177,8 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         rest: Mapping[TopicPartition, int] | None = None,
         error: BaseException | None = None,
     ) -> None:
-        """Return batches that nobody has received to the fetcher: those from the offsets in `rest` on, or all if no
-        table was made of them. Only of `wanted` partitions, and not if a partition is not assigned any more, is that of
-        another topic of this name, or goes on before them. After the `error` CORRUPT_MESSAGE the batches before the
-        damaged one come first.
-        """
-        self._fetcher.check_topic_ids()
-        if rest is None:
-            rest = unread(polled)
-            self._tables_of_one = len(self._fetcher.partitions)  # what can't be read keeps no other from being read
-        offsets = {
-            each: offset
-            for each, offset in rest.items()
-            if each in wanted and self._is_behind(each, offset, polled[each][0].topic_id)
-        }
-        if isinstance(error, RaykaError) and error.code is ErrorCode.CORRUPT_MESSAGE:
-            for each in offsets:
-                self._fetcher.partitions[each].check_until = polled[each][-1].next_offset
-        self._return(offsets, isinstance(error, OSError))
-
-    def _is_behind(self, partition: TopicPartition, offset: int, topic_id: uuid.UUID | None) -> bool:
-        """Whether the partition of this topic is read, and goes on at or behind this offset."""
-        state = self._fetcher.partitions.get(partition)
-        if state is None or state.topic_id != topic_id:
-            return False
-        return state.position is None or offset <= state.position
+        """As `FetchCollector.give_back`."""
+        self.collector.give_back(polled, wanted, rest, error)
 
     @at_home
     async def seek(self, partition: tuple[str, int], offset: int) -> None:
@@ -259,26 +186,26 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         if not isinstance(offset, int) or offset < 0:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"offset must be an int, 0 or more, not {offset!r}")
         state = self._state(partition)
-        self._continue(state, partial(state.seek, offset))
+        self.collector.seek(state, partial(state.seek, offset))
 
     @at_home
     async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Continue at the log start offset; in all partitions if none is named."""
         for state in self._states(partitions):
-            self._continue(state, partial(state.seek_by, OffsetSpec.EARLIEST))
+            self.collector.seek(state, partial(state.seek_by, OffsetSpec.EARLIEST))
 
     @at_home
     async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
         """Continue at the current end; in all partitions if none is named."""
         for state in self._states(partitions):
-            self._continue(state, partial(state.seek_by, OffsetSpec.LATEST))
+            self.collector.seek(state, partial(state.seek_by, OffsetSpec.LATEST))
 
     @at_home
     async def position(self, partition: tuple[str, int], timeout_ms: float = _CALL_TIMEOUT_MS) -> int:
         """The offset of the next record to return. Raises REQUEST_TIMED_OUT if it is not known in time."""
         state = self._state(partition)
         deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
-        while (position := self._position(state)) is None:
+        while (position := self.collector.position(state)) is None:
             if state.error is not None:
                 raise state.error
             if not await self._fetcher.wait(deadline_s - asyncio.get_running_loop().time()):
@@ -290,11 +217,7 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
     @at_home
     async def pause(self, *partitions: tuple[str, int]) -> None:
         """Return no records of these partitions until `resume`."""
-        first_offsets = self.pending.first_offsets()
-        for state in self._states(partitions):
-            state.pause()
-            if (offset := first_offsets.get(state.topic_partition)) is not None:
-                self._reposition(state, partial(state.seek, offset))
+        self.collector.pause(self._states(partitions))
 
     @at_home
     async def resume(self, *partitions: tuple[str, int]) -> None:
@@ -323,18 +246,9 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each timestamp (ms since the epoch); None where there is none."""
         wanted = {self._require_valid(partition): timestamp for partition, timestamp in timestamps.items()}
-        for topic_partition, timestamp in wanted.items():
-            if not isinstance(timestamp, int) or timestamp < 0:
-                raise RaykaError(
-                    ErrorCode.INVALID_REQUEST, f"timestamp of {topic_partition} must be ms, not {timestamp!r}"
-                )
+        require_timestamps(wanted)
         found = await self._look_up(wanted)
-        return {
-            topic_partition: None
-            if answer.offset == NO_OFFSET
-            else OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
-            for topic_partition, answer in found.items()
-        }
+        return {topic_partition: OffsetAndTimestamp.of(answer) for topic_partition, answer in found.items()}
 
     @at_home
     async def lag(self, partition: tuple[str, int]) -> int:
@@ -378,15 +292,14 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
 
     def _stop_fetching(self) -> None:
         """Also release the memory of tables. The positions stay behind what the program has received."""
-        self._fetcher.close()
-        self._return(self.pending.first_offsets())
+        self.collector.close()
         self.table_maker.close()
 
     @at_home
     async def fill(self) -> bool:
         """Put the next records into `pending`, for iteration; False when `consumer_timeout_ms` is over."""
         while not self.pending:
-            if not await self._wait(self._take_some, self.config.consumer_timeout_ms):
+            if not await self._wait(self.collector.fill, self.config.consumer_timeout_ms):
                 return False
         return True
 
@@ -437,40 +350,15 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
 
     def taking(self, max_records: int | None) -> Callable[[], dict[TopicPartition, ConsumerRecords]]:
         """For `take`: what `poll` returns. Raises INVALID_REQUEST."""
-        return partial(self._taken, partial(self._fetcher.take, self._limit(max_records)))
+        return partial(self.collector.collect, partial(self.collector.take, self._limit(max_records)))
 
     def taking_batches(self) -> dict[TopicPartition, list[RecordBatches]]:
         """For `take`: what `poll_batches` returns."""
-        return self._taken(self._fetcher.take_batches)
+        return self.collector.collect(self.collector.take_batches)
 
     def taking_table(self, kind: TableKind) -> dict[TopicPartition, list[FetchedBatches]]:
         """For `take`: what `poll_table` returns, not decoded."""
-        enough_bytes = 1 if self._tables_of_one else _TABLE_BYTES if kind.copy else _VIEWED_BYTES
-        begin_part = partial(self.table_maker.begin_part, kind)
-        polled = self._taken(partial(self._fetcher.take_for_table, enough_bytes, begin_part))
-        if polled and self._tables_of_one:
-            self._tables_of_one -= 1
-        return polled
-
-    def _taken(self, take: Callable[[], Polled]) -> Polled:
-        self._return_pending()
-        return self._take_all(lambda: self.pending.begin_delivery(take()))
-
-    def _take_all(self, take: Callable[[], Polled]) -> Polled:
-        """What `take` takes. If it fails half-way, say for lack of memory, nobody has that: it is fetched again."""
-        positions = self._positions_now()
-        with self.pending.taking(positions):
-            try:
-                return take()
-            except RaykaError:  # the fetcher raises one only if it has taken nothing
-                raise
-            except BaseException:
-                self._fetcher.fetch_again(positions)
-                raise
-
-    def _positions_now(self) -> dict[TopicPartition, int]:
-        states = self._fetcher.partitions.values()
-        return {state.topic_partition: state.position for state in states if state.position is not None}
+        return self.collector.collect_for_table(partial(self.table_maker.begin_part, kind), kind.copy)
 
     async def _wait(self, take: Callable[[], Fetched], timeout_ms: float | None) -> Fetched:
         """What `take` returns as soon as that is not empty, or at the deadline."""
@@ -494,71 +382,6 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         if not isinstance(max_records, int) or max_records < 1:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"max_records must be an int, 1 or more, not {max_records!r}")
         return max_records
-
-    def _take_some(self) -> dict[TopicPartition, ConsumerRecords]:
-        """Put the next records into `pending`: `max_poll_records`, and more while the program takes them quickly."""
-        self._fetcher.check_topic_ids()
-        self._return(self.pending.polled)
-        taken = self._take_all(lambda: self.pending.add(self._fetcher.take(self._fill_limit)))
-        if taken:
-            now_s, least = time.monotonic(), self.config.max_poll_records
-            is_quick = now_s - self._filled_s < _QUICK_S
-            self._fill_limit = max(min(self._fill_limit * 2, self.max_fill_records), least) if is_quick else least
-            self._filled_s = now_s
-        return taken
-
-    def _return_pending(self) -> None:
-        """Return records to the fetcher that the program has not received."""
-        self._fetcher.check_topic_ids()
-        self._return(self.pending.first_offsets())
-
-    def _return(self, offsets: Mapping[TopicPartition, int], is_unreadable: bool = False) -> None:
-        for partition, offset in [*offsets.items()]:
-            state = self._fetcher.partitions.get(partition)
-            if state is None:  # given up meanwhile
-                self._drop_pending(partition)
-                continue
-            seek = partial(self._fetcher.seek_later, state) if is_unreadable else state.seek
-            self._reposition(state, partial(seek, offset))
-
-    def _position(self, state: AssignedPartition) -> int | None:
-        """Where the program goes on. For any thread: what is taken is pending before the position moves forward, and
-        what is given back until it has moved back. Records may be taken and given back while it is found out.
-        """
-        first, before, position = state.position, self.pending.first_offsets(), state.position
-        after, partition, last = self.pending.first_offsets(), state.topic_partition, state.position
-        if first is None or position is None or last is None:
-            return after.get(partition)
-        return min(first, before.get(partition, first), position, after.get(partition, first), last)
-
-    def _received(self, state: AssignedPartition) -> int | None:
-        """Behind what the program has received: the position, or where a table begins that is being made."""
-        position, partition = self._position(state), state.topic_partition
-        return None if position is None else self.tables_being_made.first_offset(partition, position)
-
-    def _continue(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
-        """Continue where the program wants, also if a table that is being made fails."""
-        self.tables_being_made.keep(lambda partition: partition != state.topic_partition)
-        self._reposition(state, seek)
-
-    def _reposition(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
-        """Seek, and drop records that iteration has not returned."""
-        seek()
-        self._drop_pending(state.topic_partition)
-        self._fetcher.pump()
-
-    def _forget_pending(self) -> None:
-        """Drop what belongs to partitions that are not assigned any more."""
-        is_assigned = self._fetcher.partitions.__contains__
-        self.pending.keep(is_assigned)
-        self.tables_being_made.keep(is_assigned)
-
-    def _recreated(self, topic_partition: TopicPartition) -> None:
-        self.tables_being_made.keep(lambda partition: partition != topic_partition)
-        self._drop_pending(topic_partition)
-
-    def _drop_pending(self, topic_partition: TopicPartition) -> None:
-        self.pending.keep(lambda partition: partition != topic_partition)
 
     async def _offsets(self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec) -> dict[TopicPartition, int]:
         found = await self._look_up({self._require_valid(partition): spec for partition in partitions})

@@ -2,30 +2,25 @@
 
 One fetch asks for all partitions that want records and are not being fetched. When it is answered, its partitions are
 asked for again. So every partition always has a request waiting at its leader, and none waits for another one's answer.
-Prefetching is bounded: two answers for each partition, and `fetch_max_bytes` of memory for all partitions that are not
-paused. For tables it is one answer, which may be larger: their records are used once and as a whole, and most of the
-work is for each answer. Of large batches, which stay in their files, it is two again: they take no memory until tables
-are made of them. While the program works with a table, that is begun for the next two answers.
-Partitions take turns in returning records.
+Prefetching is bounded: one or two answers for each partition (see `read_ahead`), and `fetch_max_bytes` of memory for
+all partitions that are not paused. `FetchCollector` takes what is there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from math import inf
-from typing import NoReturn, cast
+from typing import NoReturn
 
 from rayka.client.consumer.answer_reader import AnswerReader, Found
+from rayka.client.consumer.fetch_buffer import FetchBuffer
+from rayka.client.consumer.offset_fetcher import OffsetFetcher
 from rayka.client.consumer.positions import AssignedPartition
-from rayka.client.consumer.records import CompletedFetch, RecordBatches
-from rayka.client.consumer.sequence import ConsumerRecords
+from rayka.client.consumer.read_ahead import FOR_RECORDS, ReadAhead
+from rayka.client.consumer.records import CompletedFetch
 from rayka.client.consumer.stored import BeginPart, FetchedBatches, StoredBatches, StoredFetch
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError, may_pass
@@ -36,33 +31,17 @@ from rayka.types import (
     FetchPartition,
     FetchResult,
     FileSlice,
-    OffsetAnswer,
-    OffsetQuery,
-    OffsetSpec,
     TopicPartition,
 )
 
 logger = logging.getLogger(__name__)
 
-_FETCHES_AHEAD = 2
 _LARGE_ANSWER = 1 << 20
 """To read 4 MB and check their CRC takes 0.4 ms."""
-_TABLE_FACTOR = 4
-"""So many times `max_partition_fetch_bytes` is in an answer for a table."""
-_STORED_FACTOR = 24
-"""The same if its batches will stay in their file, so that they take no memory."""
-_PARTS_AHEAD = 2
-"""So many parts of the next tables are made at the same time: with two, the threads have no break. They come before the
-second half of a table that was not begun ahead, which its caller then makes too."""
-_LEAST_PART_BYTES = 8 << 20
-"""Smaller answers are better in one part of a table with others."""
-_MOST_PART_BYTES = 64 << 20
-"""Larger answers are not made ahead: the parts would take as much memory."""
 _MOST_LOST_READS = 10
 """So many times in a row a leader may name records behind the end of its file: it may have been cut meanwhile, when the
 leader started again.
 """
-_RESET = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _LOST = FetchResult(ErrorCode.NETWORK_EXCEPTION)
 _NO_OFFSETS: Mapping[TopicPartition, int] = {}
 
@@ -74,17 +53,15 @@ class Fetcher:
         self._broker = broker
         self._config = config
         self._reader = AnswerReader(loop)
-        self._is_for_batches = self._may_be_stored = False
+        self._ahead = FOR_RECORDS
         self._begin_part: BeginPart | None = None
         self._polls_waiting = 0
         """While the program waits no part is begun: two threads make its table sooner than the one that has begun."""
-        self._table_bytes = 0
+        self._table_bytes = 0.0
         self._loop = loop
         self._fetches: set[asyncio.Future[list[FetchResult]]] = set()
-        self._searches: set[asyncio.Task[None]] = set()
-        self._ready: dict[AssignedPartition, None] = {}
-        self._taken_last: AssignedPartition | None = None
-        """From which records were taken last, or could not be taken."""
+        self._offsets = OffsetFetcher(broker, config, loop, self._settle_position, self.pump)
+        self.buffer = FetchBuffer()
         self._changed = asyncio.Event()
         self._is_closed = False
         self._seen_image: MetadataImage | None = None
@@ -123,65 +100,47 @@ class Fetcher:
         self.check_topic_ids()
         idle = [state for state in self._turns if _is_idle(state)]
         lost = [state for state in idle if state.position is None]
-        found = [state for state in idle if state.position is not None and self._wants_records(state)]
+        found = [state for state in idle if state.position is not None and self._ahead.wants_more(state)]
         if lost:
-            self._find(lost)
+            self._offsets.find(lost)
         if found and (room := self._room()) > 0:
             self._fetch(found, room)
-        if self._may_be_stored and self._begin_part is not None and not self._polls_waiting:
-            self._begin_parts(self._begin_part)
+        if self._ahead.may_be_stored and self._begin_part is not None and not self._polls_waiting:
+            self.buffer.begin_parts(self._begin_part, self._reader.files, self._table_bytes)
         if not self._fetches:
             # The program may take its time, and the disk needs the blocks of deleted segments.
             self._reader.files.close()
 
-    def take(self, limit: int) -> dict[TopicPartition, ConsumerRecords]:
-        """Return at most `limit` prefetched records. Raises a partition's error if there are none before it."""
-        self._will_take(batches=False, stored=False)
-        taken: dict[TopicPartition, ConsumerRecords] = {}
-        for state in self._readable():
-            self._taken_last = state
-            if state.error is None or state.completed_fetches:
-                records = state.take(limit)
-                limit -= len(records)
-                if records:
-                    taken[state.topic_partition] = records
-                    self._ready[state] = self._ready.pop(state)  # the others come first at the next call
-            if state.error is not None and not taken:
-                self._raise_error(state)
-            if limit <= 0:
-                break
-        self.pump()
-        return taken
+    def will_take(self, ahead: ReadAhead) -> None:
+        """What the program asks for is what is fetched ahead from now on."""
+        if self._ahead.may_be_stored and not ahead.may_be_stored:
+            for state in self.partitions.values():
+                state.forget_stored()
+        self._ahead = ahead
 
-    def take_batches(self) -> dict[TopicPartition, list[RecordBatches]]:
-        """Return all prefetched record batches. Raises a partition's error if there are none before it."""
-        self._will_take(batches=True, stored=False)
-        return cast(dict[TopicPartition, list[RecordBatches]], self._take_batches(inf))
+    def begin_parts_with(self, begin_part: BeginPart, table_bytes: float) -> None:
+        """Begin parts of the next tables ahead, which get fetches of `table_bytes` each."""
+        self._begin_part, self._table_bytes = begin_part, table_bytes
 
-    def take_for_table(self, enough_bytes: int, begin_part: BeginPart) -> dict[TopicPartition, list[FetchedBatches]]:
-        """As `take_batches`, but as many fetches as have `enough_bytes`, and some may still be in their files.
-
-        Of large ones that come next `begin_part` makes parts of the next tables.
+    def take_batches(self, state: AssignedPartition, enough_bytes: float) -> list[FetchedBatches]:
+        """Take as many fetches of a partition as have `enough_bytes`. If a file has gone meanwhile, there are none, and
+        they are fetched again.
         """
-        self._will_take(batches=True, stored=True)
-        self._begin_part, self._table_bytes = begin_part, enough_bytes
-        return self._take_batches(enough_bytes)
+        position, taken = state.position, state.take_batches(enough_bytes)
+        try:
+            return [each.opened(self._reader.files) if isinstance(each, StoredBatches) else each for each in taken]
+        except (OSError, SegmentGone) as error:
+            assert position is not None
+            state.seek(position)
+            self._read_again(state, error)
+            return []
 
-    def _take_batches(self, enough_bytes: float) -> dict[TopicPartition, list[FetchedBatches]]:
-        taken: dict[TopicPartition, list[FetchedBatches]] = {}
-        for state in self._readable():
-            self._taken_last = state
-            if state.completed_fetches:
-                if batches := self._opened(state, enough_bytes):
-                    taken[state.topic_partition] = batches
-                    enough_bytes -= sum(each.size for each in batches)
-                self._ready[state] = self._ready.pop(state)  # the others come first at the next call
-                if enough_bytes <= 0:
-                    break
-            elif not taken:
-                self._raise_error(state)
-        self.pump()
-        return taken
+    def raise_error(self, state: AssignedPartition) -> NoReturn:
+        """Raise a partition's error, which it has, and read again from the same position after a moment."""
+        error, state.error = state.error, None
+        self._back_off(state)
+        assert error is not None
+        raise error
 
     async def wait(self, timeout_s: float | None, for_records: bool = False) -> bool:
         """Wait for records, an error or a position; False if there was nothing in that time."""
@@ -207,16 +166,15 @@ class Fetcher:
             self._is_ready(state)
         self.pump()
 
-    def fetch_again(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Have the next `pump` go on where these partitions were before something failed, if they have a position. That
-        from which was taken last comes later: it may fail each time, and must not keep the others from being read.
+    def fetch_again(self, positions: Mapping[TopicPartition, int], last: AssignedPartition | None) -> None:
+        """Have the next `pump` go on where these partitions were before something failed, if they have a position. The
+        `last` from which was taken comes later: it may fail each time, and must not keep the others from being read.
         """
         for topic_partition, position in positions.items():
             state = self.partitions.get(topic_partition)
             if state is not None and state.position is not None:
                 state.seek(position)
-        last = self._taken_last  # after all others: the back-off may fail too
-        if last is not None and last in self._turns:
+        if last is not None and last in self._turns:  # after all others: the back-off may fail too
             self._back_off(last)
 
     def seek_later(self, state: AssignedPartition, offset: int) -> None:
@@ -229,8 +187,7 @@ class Fetcher:
         self._is_closed = True
         for fetch in self._fetches:
             fetch.cancel()
-        for search in self._searches:
-            search.cancel()
+        self._offsets.close()
         for state in self.partitions.values():
             state.forget()
         self._reader.close()
@@ -259,122 +216,26 @@ class Fetcher:
         if self._config.auto_offset_reset == "none":
             self._fail(state, RaykaError(ErrorCode.UNKNOWN_TOPIC_ID, message))
 
-    def _will_take(self, batches: bool, stored: bool) -> None:
-        """What the program asks for is what is fetched ahead from now on."""
-        if self._may_be_stored and not stored:
-            for state in self.partitions.values():
-                state.forget_stored()
-        self._is_for_batches, self._may_be_stored = batches, stored
-
-    def _begin_parts(self, begin_part: BeginPart) -> None:
-        """Let parts of the next tables be made of the large answers that these will get first."""
-        following = (fetch for fetch in self._following() if isinstance(fetch, StoredFetch))
-        large = (fetch for fetch in following if _LEAST_PART_BYTES <= fetch.size <= _MOST_PART_BYTES)
-        for fetch in islice(large, _PARTS_AHEAD):
-            with contextlib.suppress(Exception):  # who takes it finds out; what was taken before must not be lost
-                fetch.begin(begin_part, self._reader.files)
-
-    def _following(self) -> Iterator[CompletedFetch | StoredFetch]:
-        """What is read ahead, in the order in which the next tables take it: the partition with which one ends comes
-        last in the next one. Only of partitions from which the program goes on taking.
-        """
-        turns = deque(
-            iter(state.completed_fetches)
-            for state in self._ready
-            if not state.tables_before_ahead and not state.is_paused
-        )
-        left_bytes = self._table_bytes
-        while turns:
-            for fetch in turns[0]:
-                yield fetch
-                left_bytes -= fetch.size
-                if left_bytes <= 0:
-                    left_bytes = self._table_bytes
-                    turns.rotate(-1)
-                    break
-            else:
-                turns.popleft()
-
-    def _opened(self, state: AssignedPartition, enough_bytes: float) -> list[FetchedBatches]:
-        """Take a partition's batches. If a file has gone meanwhile, there are none, and they are fetched again."""
-        position, taken = state.position, state.take_batches(enough_bytes)
-        try:
-            return [each.opened(self._reader.files) if isinstance(each, StoredBatches) else each for each in taken]
-        except (OSError, SegmentGone) as error:
-            assert position is not None
-            state.seek(position)
-            self._read_again(state, error)
-            return []
-
-    def _readable(self) -> list[AssignedPartition]:
-        for state in [state for state in self._ready if not state.completed_fetches and state.error is None]:
-            del self._ready[state]
-        return [state for state in self._ready if not state.is_paused]
-
     def _room(self) -> int:
-        """How many bytes may be prefetched, beside what stays in its file.
-
-        Those of paused partitions do not count: they must not keep the others from being read.
-        """
-        buffered = sum(state.buffered_bytes for state in self._ready if not state.is_paused)
-        return self._config.fetch_max_bytes - buffered - self._reader.waiting_bytes
+        """How many bytes may be prefetched, beside what stays in its file."""
+        return self._config.fetch_max_bytes - self.buffer.buffered_bytes - self._reader.waiting_bytes
 
     def _is_ready(self, state: AssignedPartition) -> None:
-        self._ready.setdefault(state)
+        self.buffer.add(state)
         self._changed.set()
 
     def _fail(self, state: AssignedPartition, error: RaykaError) -> None:
         state.error = error
         self._is_ready(state)
 
-    def _raise_error(self, state: AssignedPartition) -> NoReturn:
-        error, state.error = state.error, None
-        self._back_off(state)
-        assert error is not None
-        raise error
-
-    def _find(self, states: list[AssignedPartition]) -> None:
-        """Look up the start of partitions without a position."""
-        asked = []
-        for state in states:
-            spec = _RESET.get(self._config.auto_offset_reset) if state.reset is None else state.reset
-            if spec is None:
-                message = f"{state.topic_partition} has no position, and auto_offset_reset is none"
-                self._fail(state, RaykaError(ErrorCode.OFFSET_OUT_OF_RANGE, message))
-            else:
-                state.is_fetching = True
-                asked.append((state, state.round, OffsetQuery(state.topic_partition, spec)))
-        if asked:
-            search = self._loop.create_task(self._search(asked))
-            self._searches.add(search)
-            search.add_done_callback(self._searches.discard)
-
-    async def _search(self, asked: Sequence[tuple[AssignedPartition, int, OffsetQuery]]) -> None:
-        queries = [query for _, _, query in asked]
-        try:
-            answers = await self._broker.partitions.list_offsets(queries, self._config.isolation)
-        except Exception as error:  # of any kind: nobody else would look again
-            logger.info("offsets could not be looked up: %r", error)
-            code = error.code if isinstance(error, RaykaError) else ErrorCode.NETWORK_EXCEPTION
-            answers = [OffsetAnswer(code)] * len(asked)
-        for (state, asked_in_round, _), answer in zip(asked, answers, strict=True):
-            if state.round != asked_in_round:
-                continue
-            state.is_fetching = False
-            code = ErrorCode(answer.error)
-            if code is ErrorCode.NONE:
-                state.found(answer.offset)
-                self._changed.set()
-            elif may_pass(code):
-                self._back_off(state)
-            else:
-                self._fail(
-                    state,
-                    RaykaError(
-                        code, f"{state.topic_partition} can't be read: its first or last offset could not be looked up"
-                    ),
-                )
-        self.pump()
+    def _settle_position(self, state: AssignedPartition, error: RaykaError | None) -> None:
+        """The look-up of a position has ended, with or without an error."""
+        if error is None:
+            self._changed.set()
+        elif may_pass(error.code):
+            self._back_off(state)
+        else:
+            self._fail(state, error)
 
     def _fetch(self, states: list[AssignedPartition], max_bytes: int) -> None:
         config = self._config
@@ -382,7 +243,7 @@ class Fetcher:
         for state in states:
             state.is_fetching = True
             topic_id = None if state.topic_id is None else state.topic_id.bytes
-            size = config.max_partition_fetch_bytes * self._factor(state)
+            size = config.max_partition_fetch_bytes * self._ahead.factor(state)
             requests.append(FetchPartition(state.topic_partition, state.fetch_offset, size, topic_id=topic_id))
         try:
             fetch = self._broker.partitions.fetch(
@@ -399,20 +260,6 @@ class Fetcher:
             return
         self._fetches.add(fetch)
         fetch.add_done_callback(partial(self._answered, [(state, state.round) for state in states]))
-
-    def _wants_records(self, state: AssignedPartition) -> bool:
-        ahead = 1 if self._is_for_batches and not self._stays_stored(state) else _FETCHES_AHEAD
-        return not state.is_paused and len(state.completed_fetches) < ahead
-
-    def _factor(self, state: AssignedPartition) -> int:
-        """So many times `max_partition_fetch_bytes` is asked for."""
-        if not self._is_for_batches or state.must_check:
-            return 1
-        return _STORED_FACTOR if self._stays_stored(state) else _TABLE_FACTOR
-
-    def _stays_stored(self, state: AssignedPartition) -> bool:
-        """Whether the next answer will probably stay in its file: the last one did."""
-        return self._may_be_stored and state.has_large_batches and not state.must_check
 
     def _answered(
         self, asked: Sequence[tuple[AssignedPartition, int]], fetch: asyncio.Future[list[FetchResult]]
@@ -469,7 +316,7 @@ class Fetcher:
         if not isinstance(source, FileSlice):
             self._put(state, result, source or b"")
             return
-        may_be_stored = self._may_be_stored and not (result.aborted_transactions or state.must_check)
+        may_be_stored = self._ahead.may_be_stored and not (result.aborted_transactions or state.must_check)
         try:
             found = self._reader.read(
                 state.topic_partition, state.fetch_offset, source, result.high_watermark, may_be_stored
@@ -505,7 +352,7 @@ class Fetcher:
         """Keep what was read. What stays in its file is fetched again if meanwhile no tables are wanted any more."""
         if not isinstance(found, StoredFetch):
             self._put(state, result, found)
-        elif self._may_be_stored:
+        elif self._ahead.may_be_stored:
             self._add(state, found)
 
     def _read_again(self, state: AssignedPartition, error: BaseException) -> None:
@@ -527,7 +374,7 @@ class Fetcher:
                 data,
                 result.aborted_transactions,
                 self._config,
-                self._is_for_batches,
+                self._ahead.is_for_batches,
                 result.high_watermark,
                 state.must_check,
             )

@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import NamedTuple, Self
 
 from rayka.errors import ErrorCode, RaykaError, may_pass
 from rayka.gateway.ports import Broker
 from rayka.metadata.image import MetadataImage
-from rayka.types import IsolationLevel, OffsetAnswer, OffsetQuery, TopicPartition
+from rayka.types import NO_OFFSET, IsolationLevel, OffsetAnswer, OffsetQuery, TopicPartition
 
 UNKNOWN_FOR_S = 2.0
 """How long a partition may be unknown before it is taken for one that does not exist."""
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first record at or after the requested time. `timestamp` is in ms since the epoch."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+    @classmethod
+    def of(cls, answer: OffsetAnswer) -> Self | None:
+        """What a look-up has found; None if no record is as late."""
+        return None if answer.offset == NO_OFFSET else cls(answer.offset, answer.timestamp, answer.leader_epoch)
+
+
+def require_timestamps(timestamps: Mapping[TopicPartition, int]) -> None:
+    """Raises INVALID_REQUEST for what is not a number of ms since the epoch."""
+    for topic_partition, timestamp in timestamps.items():
+        if not isinstance(timestamp, int) or timestamp < 0:
+            message = f"timestamp of {topic_partition} must be ms, not {timestamp!r}"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, message)
 
 
 async def look_up(

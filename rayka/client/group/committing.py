@@ -94,7 +94,7 @@ class CommittingConsumer(AsyncConsumer):
         """
         topics = self._broker.image.topics
         positions = {
-            state.topic_partition: self._received(state)
+            state.topic_partition: self.collector.received(state)
             for state in list(self._fetcher.partitions.values())
             if (topic := topics.get(state.topic_partition.topic)) is not None and topic.topic_id == state.topic_id
         }

@@ -229,7 +229,7 @@ class AsyncGroupConsumer(CommittingConsumer):
                 break
         self._is_leaving = self._is_assigned_by_hand = False
         self._fetcher.assign(())
-        self._forget_pending()
+        self.collector.forget_unassigned()
         return None
 
     @at_home
@@ -248,7 +248,7 @@ class AsyncGroupConsumer(CommittingConsumer):
     def filling(self) -> PendingRecords:
         """For `next_event`: what iteration has left, or more."""
         if not self.pending:
-            self._take_some()
+            self.collector.fill()
         self.pending.until_s = time.monotonic() + self._iteration_s
         return self.pending
 
@@ -265,12 +265,12 @@ class AsyncGroupConsumer(CommittingConsumer):
         gone = set(partitions)
         self._commits.forget(gone)
         self._fetcher.assign([partition for partition in self._fetcher.partitions if partition not in gone])
-        self._forget_pending()
+        self.collector.forget_unassigned()
 
     async def _assign(self, wanted: Sequence[TopicPartition]) -> None:
         new = [partition for partition in wanted if partition not in self._fetcher.partitions]
         self._fetcher.assign(wanted, await self._commits.begin(new))
-        self._forget_pending()
+        self.collector.forget_unassigned()
 
     async def _poll_events(self, take: Callable[[], T], deadline_s: float | None) -> T | None:
         while isinstance(event := await self.next_event(take, deadline_s), RebalanceCallback):

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from rayka.client.consumer.fetch_collector import FetchCollector
 from rayka.client.consumer.pending import PendingRecords, RecordPlace
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import ConsumerRecord
@@ -32,12 +33,43 @@ logger = logging.getLogger(__name__)
 _MIN_WAIT_S = 0.01
 
 
-class StreamMember(AsyncGroupConsumer):
-    """The consumer behind one stream.
-
-    The record that was given out last, or the batch, counts as read when the next one is asked for, or when the program
-    commits.
+class StreamCollector(FetchCollector):
+    """Also knows what was given out last. That record, or batch, counts as read when the next one is asked for, or when
+    the program commits.
     """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.lock = threading.RLock()
+        self.current: ConsumerRecord | RecordPlace | None = None
+
+    def forget_unassigned(self) -> None:
+        """As for every consumer."""
+        with self.lock:
+            super().forget_unassigned()
+            if self.current is not None and self.current.topic_partition not in self._fetcher.partitions:
+                self.current = None
+
+    def _drop_pending(self, topic_partition: TopicPartition) -> None:
+        with self.lock:
+            super()._drop_pending(topic_partition)
+            if self.current is not None and self.current.topic_partition == topic_partition:
+                self.current = None
+
+    def position(self, state: AssignedPartition) -> int | None:
+        """As for every consumer, or where the record begins that was given out last."""
+        with self.lock:
+            current = self.current
+            if current is not None and current.topic_partition == state.topic_partition:
+                return current.offset
+            return super().position(state)
+
+
+class StreamMember(AsyncGroupConsumer):
+    """The consumer behind one stream."""
+
+    collector: StreamCollector
+    collector_class = StreamCollector
 
     def __init__(
         self, broker: Broker, home: asyncio.AbstractEventLoop, *, group_id: str, member_id: str, **config: Any
@@ -46,8 +78,6 @@ class StreamMember(AsyncGroupConsumer):
             broker, home, group_id=group_id, member_id=member_id, is_independent=True, group_remote_assignor="range",
             **config,
         )  # fmt: skip
-        self._lock = threading.RLock()
-        self._current: ConsumerRecord | RecordPlace | None = None
         self._reader: object = None
         self._saver: asyncio.Task[None] | None = None
 
@@ -62,29 +92,30 @@ class StreamMember(AsyncGroupConsumer):
 
     def take_next(self, reader: object) -> ConsumerRecord | None:
         """The next record that is here, for `reader`: a thread or a task. The one before it is read."""
-        with self._lock:
+        collector = self.collector
+        with collector.lock:
             self._reader = reader
-            self._current = self.pending.popleft() if self.pending else None
-            return self._current
+            collector.current = record = self.pending.popleft() if self.pending else None
+            return record
 
     def take_batch(self, reader: object, limit: int) -> ConsumerRecords:
         """The next records of one partition that are here, as `take_next`. They count as read at the next call."""
-        with self._lock:
+        with self.collector.lock:
             self._reader = reader
-            self._current = self.pending.next_place()
+            self.collector.current = self.pending.next_place()
             return self.pending.take(limit)
 
     def finish(self, reader: object) -> None:
         """If this thread or task reads the stream, it has processed the last record."""
-        with self._lock:
+        with self.collector.lock:
             if self._reader == reader:
-                self._current = None
+                self.collector.current = None
 
     @at_home
     async def commit_given_out(self) -> None:
         """Commit behind all records that were returned; the last one counts as read from now on."""
-        with self._lock:
-            self._current = None
+        with self.collector.lock:
+            self.collector.current = None
             prepared = self._commits.prepare()
         await self._commits.commit(prepared)
 
@@ -109,27 +140,8 @@ class StreamMember(AsyncGroupConsumer):
 
     def filling(self) -> PendingRecords:
         """More records for `take_next`."""
-        with self._lock:
+        with self.collector.lock:
             return super().filling()
-
-    def _forget_pending(self) -> None:
-        with self._lock:
-            super()._forget_pending()
-            if self._current is not None and self._current.topic_partition not in self._fetcher.partitions:
-                self._current = None
-
-    def _drop_pending(self, topic_partition: TopicPartition) -> None:
-        with self._lock:
-            super()._drop_pending(topic_partition)
-            if self._current is not None and self._current.topic_partition == topic_partition:
-                self._current = None
-
-    def _position(self, state: AssignedPartition) -> int | None:
-        with self._lock:
-            current = self._current
-            if current is not None and current.topic_partition == state.topic_partition:
-                return current.offset
-            return super()._position(state)
 
     async def _save_regularly(self) -> None:
         while True:

@@ -23,11 +23,11 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.consumer import consumer as consumers
+from rayka.client.consumer import fetch_collector, tables
 from rayka.client.consumer import fetcher as fetchers
-from rayka.client.consumer import tables
 from rayka.client.consumer.blocking import Consumer
 from rayka.client.consumer.consumer import AsyncConsumer, WakeupError
+from rayka.client.consumer.fetch_collector import FetchCollector
 from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.pending import PendingRecords
 from rayka.client.consumer.positions import AssignedPartition
@@ -413,7 +413,7 @@ def test_what_a_program_has_received_is_never_more_while_records_are_given_back_
             wait_until(lambda: state.completed_fetches, 30, "records")  # noqa: B023
             if call == "give back":
                 assert next(consumer).offset == 0
-            change = core._return_pending if call == "give back" else partial(core._take_some)
+            change = core.collector.return_pending if call == "give back" else partial(core.collector.fill)
 
             async def at_home(change: Callable[[], object] = change) -> None:
                 change()
@@ -421,7 +421,7 @@ def test_what_a_program_has_received_is_never_more_while_records_are_given_back_
             def act(at_home: Callable[[], Any] = at_home) -> None:
                 consumer._run(at_home())
 
-            was_done = done_at({place: act}, lambda: seen.append(core._received(state)))  # noqa: B023
+            was_done = done_at({place: act}, lambda: seen.append(core.collector.received(state)))  # noqa: B023
             assert seen == [1 if call == "give back" else 0]
             if not was_done:
                 assert place > 20, "instructions were traced"
@@ -440,17 +440,17 @@ def test_what_a_program_has_received_is_never_more_while_records_are_taken_and_g
         (state,) = core._fetcher.partitions.values()
 
         async def take() -> None:
-            assert core._take_some()
+            assert core.collector.fill()
 
         async def give_back() -> None:
-            core._return_pending()
+            core.collector.return_pending()
 
         for place in range(1000):
             consumer.seek(EVENTS, 0)
             wait_until(lambda: state.completed_fetches, 30, "records")
             seen = list[int | None]()
             actions = {place: lambda: consumer._run(take()), place + gap: lambda: consumer._run(give_back())}
-            was_done = done_at(actions, lambda: seen.append(core._received(state)))  # noqa: B023
+            was_done = done_at(actions, lambda: seen.append(core.collector.received(state)))  # noqa: B023
             assert seen == [0]
             if not was_done:
                 assert place > 20, "instructions were traced"
@@ -1178,7 +1178,7 @@ def test_the_first_part_of_a_table_that_is_too_large_is_not_received_before_the_
         end_delivery = core.pending.end_delivery
 
         def end(polled: Any) -> None:
-            received.append(core._received(state))
+            received.append(core.collector.received(state))
             end_delivery(polled)
 
         monkeypatch.setattr(core.pending, "end_delivery", end)
@@ -1187,7 +1187,7 @@ def test_the_first_part_of_a_table_that_is_too_large_is_not_received_before_the_
             table = consumer.poll_table(30_000)
             assert received.pop() == len(offsets)
             offsets += table["offset"].to_pylist()
-            assert core._received(state) == len(offsets)
+            assert core.collector.received(state) == len(offsets)
         assert offsets == [*range(40)]
 
 
@@ -1200,7 +1200,7 @@ def test_an_interrupt_at_the_delivery_of_a_table_gives_its_records_again(
     with reader(cluster) as consumer:
         core = consumer._core
         (state,) = core._fetcher.partitions.values()
-        end, interrupts = core.tables_being_made.end, [KeyboardInterrupt()]
+        end, interrupts = core.collector.tables_being_made.end, [KeyboardInterrupt()]
 
         def interrupted_end(begun: Mapping[TopicPartition, int]) -> None:
             if place == "behind":
@@ -1209,14 +1209,14 @@ def test_an_interrupt_at_the_delivery_of_a_table_gives_its_records_again(
                 raise interrupts.pop()
             end(begun)
 
-        monkeypatch.setattr(core.tables_being_made, "end", interrupted_end)
+        monkeypatch.setattr(core.collector.tables_being_made, "end", interrupted_end)
         with pytest.raises(KeyboardInterrupt):
             consumer.poll_table(30_000)
-        assert core._received(state) == 0
+        assert core.collector.received(state) == 0
         offsets = list[int]()
         while len(offsets) < 6:
             offsets += consumer.poll_table(30_000)["offset"].to_pylist()
-            assert core._received(state) == len(offsets)
+            assert core.collector.received(state) == len(offsets)
         assert offsets == [*range(6)]
 
 
@@ -1256,7 +1256,7 @@ def test_compressed_records_that_are_too_many_for_a_table_come_with_the_next(
 def test_partitions_take_turns_in_tables_that_have_enough_from_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers, "_TABLE_BYTES", 1)
+    monkeypatch.setattr(fetch_collector, "_TABLE_BYTES", 1)
     cluster.admin().create_topic("events", partitions=3)
     partitions = [("events", partition) for partition in range(3)]
     for partition in range(3):
@@ -1468,9 +1468,10 @@ def test_no_partition_is_missing_while_records_arrive(cluster: Cluster, connecti
 
     async def read() -> None:
         fetcher = Fetcher(connection.broker, config, asyncio.get_running_loop())
+        collector = FetchCollector(fetcher, 1, 1)
         fetcher.assign([Probe(*EVENTS)])
         Probe.looked_up = lambda: there.append(len([*fetcher.partitions]))
-        while not fetcher.take(1):
+        while not collector.take(1):
             assert await fetcher.wait(60)
         fetcher.close()
         Probe.looked_up = lambda: None

@@ -18,7 +18,7 @@ import pytest
 from rayka.client.cluster import Cluster
 from rayka.client.consumer import tables
 from rayka.client.consumer.consumer import WakeupError
-from rayka.client.consumer.fetcher import Fetcher
+from rayka.client.consumer.fetch_collector import FetchCollector
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.group.blocking import GroupConsumer
 from rayka.client.group.coordinator import OffsetAndMetadata
@@ -781,7 +781,7 @@ def test_a_commit_while_records_are_taken_leaves_them_to_the_group(
     write(cluster, 8)
     place = TopicPartition("events", 0)
     commits: list[Any] = []
-    take, take_batches = Fetcher.take, Fetcher._take_batches
+    take, take_batches = FetchCollector.take, FetchCollector._take_batches
 
     def then_commit(taken: Any) -> Any:
         """As another thread that does not wait for the loop."""
@@ -791,8 +791,8 @@ def test_a_commit_while_records_are_taken_leaves_them_to_the_group(
             thread.join(30)
         return taken
 
-    monkeypatch.setattr(Fetcher, "take", lambda *arguments: then_commit(take(*arguments)))
-    monkeypatch.setattr(Fetcher, "_take_batches", lambda *arguments: then_commit(take_batches(*arguments)))
+    monkeypatch.setattr(FetchCollector, "take", lambda *arguments: then_commit(take(*arguments)))
+    monkeypatch.setattr(FetchCollector, "_take_batches", lambda *arguments: then_commit(take_batches(*arguments)))
     with cluster.consumer("readers", **SETTINGS, enable_auto_commit=False) as consumer:
         consumer.assign([place])
         if call == "iteration":

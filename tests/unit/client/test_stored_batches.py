@@ -19,9 +19,8 @@ import pytest
 
 from rayka.client.cluster import Cluster
 from rayka.client.compiled import LOAD_AFTER_RECORDS, Compiled
-from rayka.client.consumer import consumer as consumers
+from rayka.client.consumer import fetch_collector, tables
 from rayka.client.consumer import stored as stored_module
-from rayka.client.consumer import tables
 from rayka.client.consumer.records import RecordBatches
 from rayka.client.consumer.stored import LEAST_BYTES, NotCached, Piece, StoredBatches, StoredFetch, find_stored
 from rayka.client.consumer.tables import first_part_of, table_of
@@ -502,7 +501,7 @@ def test_records_that_are_found_on_the_disk_after_the_last_table_are_fetched_aga
 def test_a_table_has_no_more_fetches_than_make_it_large_enough(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers, "_TABLE_BYTES", 500_000)
+    monkeypatch.setattr(fetch_collector, "_TABLE_BYTES", 500_000)
     fill(cluster, 200)
     with cluster.consumer(auto_offset_reset="earliest", max_partition_fetch_bytes=100_000) as consumer:
         consumer.assign([EVENTS])
@@ -522,7 +521,7 @@ def test_a_table_has_no_more_fetches_than_make_it_large_enough(
 def test_what_stays_in_its_file_is_read_ahead_without_regard_to_memory(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers, "_TABLE_BYTES", 1)
+    monkeypatch.setattr(fetch_collector, "_TABLE_BYTES", 1)
     cluster.admin().create_topic("events", partitions=3)
     with cluster.producer() as producer:
         for partition in [*range(3)] * 160:
@@ -615,7 +614,7 @@ def test_a_file_that_gave_way_to_another_before_a_table_is_made_is_fetched_again
 def test_a_file_that_is_gone_keeps_no_other_partition_from_the_same_table(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers, "_TABLE_BYTES", 1)
+    monkeypatch.setattr(fetch_collector, "_TABLE_BYTES", 1)
     cluster.admin().create_topic("others", partitions=1)
     other = TopicPartition("others", 0)
     fill(cluster, 30)
@@ -635,7 +634,7 @@ def test_a_file_that_is_gone_keeps_no_other_partition_from_the_same_table(
 
 def gone_for_first(fetcher: Any) -> Any:
     """The files of the partition whose turn it is are gone."""
-    first, opened = next(iter(fetcher._ready)).topic_partition, StoredBatches.opened
+    first, opened = next(iter(fetcher.buffer._ready)).topic_partition, StoredBatches.opened
 
     def opening(batches: StoredBatches, files: SegmentFiles) -> StoredBatches:
         if batches.topic_partition == first:
@@ -691,7 +690,7 @@ def test_no_more_is_read_ahead_into_memory_than_of_batches_that_were_never_in_a_
 
         async def kinds() -> tuple[bool, bool]:
             """Of the last fetch, and of the next one."""
-            return isinstance(state.completed_fetches[-1], StoredFetch), fetcher._stays_stored(state)
+            return isinstance(state.completed_fetches[-1], StoredFetch), fetcher._ahead.stays_stored(state)
 
         seen: list[tuple[bool, bool]] = []
         while state.position is None or state.position < 300:

@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.consumer import consumer as consumers
-from rayka.client.consumer import fetcher as fetchers
-from rayka.client.consumer import tables
+from rayka.client.consumer import fetch_buffer, fetch_collector, tables
 from rayka.client.consumer.stored import StoredBatches, StoredFetch
 from rayka.client.consumer.table_maker import PartAhead, TableKind, TableMaker
 from rayka.client.consumer.tables import table_of
@@ -233,8 +231,8 @@ def test_parts_are_made_by_nobody_where_no_thread_can_be_started(
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of any size are made ahead, and each answer is a table."""
-    monkeypatch.setattr(fetchers, "_LEAST_PART_BYTES", 1)
-    monkeypatch.setattr(consumers, "_TABLE_BYTES", 1)
+    monkeypatch.setattr(fetch_buffer, "_LEAST_PART_BYTES", 1)
+    monkeypatch.setattr(fetch_collector, "_TABLE_BYTES", 1)
 
 
 def begun_by(consumer: Any) -> list[tuple[int, int]]:
