@@ -135,13 +135,23 @@ class Consumer(NeedsGroup, Unpicklable, Shell[AsyncConsumer], Closing):
                 record = made[0]
                 drop_next()
             except IndexError:
-                if not pending.make() and not self._fill():
+                if not self._make() and not self._fill():
                     return
                 continue
             except BaseException:  # Ctrl-C, as soon as it was dropped
                 made.appendleft(record)
                 raise
             yield record
+
+    def _make(self) -> bool:
+        """Make the next records that are here; False if there are none. A signal handler that polls within this would
+        get them too: it gets INVALID_REQUEST.
+        """
+        self._core.begin_poll(self)
+        try:
+            return self._core.pending.make()
+        finally:
+            self._core.poller = None
 
     def _fill(self) -> bool:
         """More records for iteration; False at the end of `consumer_timeout_ms`."""
@@ -156,9 +166,12 @@ class Consumer(NeedsGroup, Unpicklable, Shell[AsyncConsumer], Closing):
         return self._loop.run(self._core.fill())
 
     def __next__(self) -> ConsumerRecord:
+        made = self._core.pending.made
         while True:
             try:
-                return self._core.pending.popleft()
+                record = made[0]
+                del made[0]  # `popleft` could be interrupted (Ctrl-C) before the record is in a variable
+                return record
             except IndexError:
-                if not self._fill():
+                if not self._make() and not self._fill():
                     raise StopIteration from None

@@ -140,17 +140,19 @@ class PendingRecords:
         left, is_last = (partition, records.between(len(made), len(records))), len(made) == len(records)
         if not self._waiting or self._waiting[0] is not first:
             return True  # another thread has dropped them
+        are_there = False
         try:
             self.made.extend(made)
+            are_there = True  # a signal handler may already have taken them
         except MemoryError:
             self.made.clear()
             raise
         finally:  # also at Ctrl-C, which comes as soon as they are there: none may be lost or come twice
             if not self._waiting or self._waiting[0] is not first:
                 self.made.clear()
-            elif self.made and is_last:
+            elif (self.made or are_there) and is_last:
                 del self._waiting[0]
-            elif self.made:
+            elif self.made or are_there:
                 self._waiting[0] = left
         return True
 

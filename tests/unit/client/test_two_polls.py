@@ -139,13 +139,15 @@ def test_the_next_task_may_poll_while_a_table_is_made(cluster: Cluster, monkeypa
 
 @pytest.mark.parametrize("group", [None, "readers"])
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("in_handler", ["poll", "iteration"])
+@pytest.mark.parametrize("max_poll_records", [1, 2])
+@pytest.mark.parametrize("in_handler", ["poll", "iteration", "iteration to the end"])
 def test_a_signal_handler_that_polls_anywhere_in_a_poll_neither_loses_nor_repeats_records(
-    cluster: Cluster, group: str | None, call: str, in_handler: str
+    cluster: Cluster, group: str | None, call: str, in_handler: str, max_poll_records: int
 ) -> None:
     """It gets an error, or the records before or behind those of the poll; maybe there are none."""
     fill(cluster, 6)
-    consumer = cluster.consumer(group, auto_offset_reset="earliest", max_poll_records=2, consumer_timeout_ms=50)
+    config: Any = {"max_poll_records": max_poll_records, "consumer_timeout_ms": 20}
+    consumer = cluster.consumer(group, auto_offset_reset="earliest", **config)
     consumer.assign([EVENTS])
     refused = 0
     for place in itertools.count():
@@ -157,14 +159,19 @@ def test_a_signal_handler_that_polls_anywhere_in_a_poll_neither_loses_nor_repeat
         def handler(found: list[int] = found) -> None:
             nonlocal refused
             try:
-                found += read_here(consumer, in_handler, 0)
+                if in_handler == "iteration to the end":
+                    found.extend(record.offset for record in consumer)
+                else:
+                    found += read_here(consumer, in_handler, 0)
             except RaykaError as error:
                 refused += error.code is ErrorCode.INVALID_REQUEST
 
-        operation: Callable[[], None] = lambda: found.extend(read_here(consumer, call))  # noqa: B023, E731
+        operation: Callable[[], None] = lambda: found.extend(read_here(consumer, call, 20))  # noqa: B023, E731
         was_signalled = signalled_at(place, CONSUMER, handler, operation)
-        while len(found) < 6:
-            found += read_here(consumer, "poll")
+        for _ in range(100):
+            if len(found) >= 6:
+                break
+            found += read_here(consumer, "poll", 20)
         assert sorted(found) == [*range(6)], place
         if not was_signalled:
             break
