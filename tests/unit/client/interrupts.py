@@ -9,6 +9,8 @@ from typing import Any
 
 from rayka.client.loop import LoopThread, Shell
 
+_EVENTS = ("call", "c_return")
+
 
 class InterruptedLoop:
     """The loop's thread as a client sees it whose own thread is interrupted just when an answer with records comes."""
@@ -59,7 +61,7 @@ def interrupted_at(
     number: int,
     modules: tuple[str, ...],
     operation: Callable[[], object],
-    events: tuple[str, ...] = ("call", "c_return"),
+    events: tuple[str, ...] = _EVENTS,
 ) -> bool:
     """Run the operation, and interrupt it (Ctrl-C) where Python looks for signals the `number`-th time, counted from 0,
     in these modules: at the begin of a function, or behind a call of C code. With "return" in `events` also at its end.
@@ -70,13 +72,17 @@ def interrupted_at(
         raise KeyboardInterrupt
 
     try:
-        return signalled_at(number, modules, interrupt, operation)
+        return signalled_at(number, modules, interrupt, operation, events)
     except KeyboardInterrupt:
         return True
 
 
 def signalled_at(
-    number: int, modules: tuple[str, ...], handler: Callable[[], object], operation: Callable[[], object]
+    number: int,
+    modules: tuple[str, ...],
+    handler: Callable[[], object],
+    operation: Callable[[], object],
+    events: tuple[str, ...] = _EVENTS,
 ) -> bool:
     """As `interrupted_at`, with any handler of the signal."""
     left = number
