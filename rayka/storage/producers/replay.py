@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from rayka.storage.format.batch import CONTROL_FLAG, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG, BatchHeader
+from rayka.storage.format.batch import (
+    CONTROL_FLAG,
+    LOG_APPEND_TIME_FLAG,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    check_frame,
+)
 from rayka.storage.producers.entry import RETAINED_BATCHES
 from rayka.storage.producers.state import ProducerState
 from rayka.storage.segments.scan import ScannedBatch, iter_batches
@@ -72,6 +78,7 @@ class ProducerReplay:
         self._enter(segment)
         found = segment.find(self._start)
         if found is not None:
+            check_frame(found.position, found.header)  # behind it there may be producers that nobody would know
             for batch in iter_batches(segment.read, found.position, segment.size):
                 self.take(batch)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.directory.disk_state import State
 from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import iter_headers, read_header, seal
 from rayka.storage.format.compression import Codec
@@ -371,6 +372,29 @@ def test_a_log_opens_whose_start_is_behind_a_batch_of_an_impossible_length(tmp_p
     with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
         log.read(4, 1000, 9)
     assert log.read(8, 1000, 9) is not None
+
+
+def test_a_negative_length_under_a_doubtful_index_is_not_taken_for_a_broken_disk(tmp_path: Path) -> None:
+    log = open_log(tmp_path, index_interval_bytes=1)
+    for _ in range(10):
+        append(log, b"a")
+    damage(tmp_path, 5, 26, b"\x03")
+    damage(tmp_path, 5, 8, b"\x80")
+    with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+        log.read(5, 1000, 10)
+    assert log.read(6, 1000, 10) is not None
+    assert log._disk.state is State.ONLINE
+
+
+@pytest.mark.parametrize("offset", [22, 30, 37])
+def test_a_negative_length_behind_a_gap_is_not_taken_for_a_broken_disk(tmp_path: Path, offset: int) -> None:
+    compacted(tmp_path / "00000000000000000000.log")
+    log = open_log(tmp_path, was_cleaned=True, cleanup_policy=("compact",))
+    log.update_high_watermark(log.log_end_offset)
+    damage(tmp_path, 4, 8, b"\x80")
+    with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+        log.read(offset, 1 << 20, log.log_end_offset)
+    assert log._disk.state is State.ONLINE
 
 
 def test_reading_below_above_and_at_the_bounds(tmp_path: Path) -> None:
