@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import sys
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -40,15 +41,53 @@ class LeasedOffsets(NamedTuple):
 
 
 class RangeAcknowledgement(NamedTuple):
-    """One acknowledgement for all items in a range of offsets."""
+    """One acknowledgement for all items in a range of offsets.
+
+    `number` is that of the last fetch before it: of the lease that it ends, or of a later one.
+    """
 
     place: LeasedOffsets
     acknowledgement: RecordAcknowledgement
+    number: int = 0
 
 
-def without(acknowledgements: Iterable[RangeAcknowledgement], place: LeasedOffsets) -> list[RangeAcknowledgement]:
+class NumberedOffsets(NamedTuple):
+    """Offsets, and the number of the fetch that has leased them."""
+
+    place: LeasedOffsets
+    number: int
+
+
+def without_older(
+    acknowledgements: Iterable[RangeAcknowledgement], leased: Iterable[NumberedOffsets]
+) -> list[RangeAcknowledgement]:
+    """What is left of acknowledgements without the offsets that a fetch with a higher number has leased.
+
+    One pass over both in the order of their offsets: there may be thousands of each.
+    """
+    rest: list[RangeAcknowledgement] = []
+    coming = deque(sorted(leased))
+    passing: list[NumberedOffsets] = []
+    for one in sorted(acknowledgements, key=lambda each: each.place):
+        partition, first_offset, last_offset = one.place
+        while coming and coming[0].place[:2] <= (partition, last_offset):
+            passing.append(coming.popleft())
+        passing = [
+            each for each in passing if (each.place.partition, each.place.last_offset) >= (partition, first_offset)
+        ]
+        parts = [one.place]
+        for place, number in passing:
+            if number > one.number and parts:
+                parts[-1:] = parts[-1].without(place)  # the parts before are below all places that come
+        rest += [one._replace(place=part) for part in parts]
+    return rest
+
+
+def without(
+    acknowledgements: Iterable[RangeAcknowledgement], places: Iterable[LeasedOffsets]
+) -> list[RangeAcknowledgement]:
     """The acknowledgements of all other offsets."""
-    return [one._replace(place=rest) for one in acknowledgements for rest in one.place.without(place)]
+    return without_older(acknowledgements, [NumberedOffsets(place, sys.maxsize) for place in places])
 
 
 def ranges_of(places: Iterable[LeasedOffsets]) -> dict[int, list[tuple[int, int]]]:
@@ -68,7 +107,7 @@ def acknowledgement_batches(
 ) -> dict[int, tuple[AcknowledgementBatch, ...]]:
     """Acknowledgements as the protocol has them, by partition: in order, neighbours of one kind together."""
     found: dict[int, list[AcknowledgementBatch]] = defaultdict(list)
-    for place, (kind, delay_ms, headers) in sorted(acknowledgements, key=lambda each: each.place):
+    for place, (kind, delay_ms, headers), _ in sorted(acknowledgements, key=lambda each: each.place):
         batches = found[place.partition]
         first_offset = place.first_offset
         if batches and batches[-1][1:] == (first_offset - 1, (kind,), delay_ms, headers):
@@ -84,7 +123,8 @@ def halves_of(
     if len(acknowledgements) > 1:
         middle = len(acknowledgements) // 2
         return list(acknowledgements[:middle]), list(acknowledgements[middle:])
-    ((place, acknowledgement),) = acknowledgements
+    (one,) = acknowledgements
+    place = one.place
     lower = place._replace(last_offset=place.first_offset + place.length // 2 - 1)
     (upper,) = place.without(lower)
-    return [RangeAcknowledgement(lower, acknowledgement)], [RangeAcknowledgement(upper, acknowledgement)]
+    return [one._replace(place=lower)], [one._replace(place=upper)]

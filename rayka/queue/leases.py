@@ -22,7 +22,13 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 from rayka.client.share.records import RecordAcknowledgement
-from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement, ranges_of, without
+from rayka.queue.leased_offsets import (
+    LeasedOffsets,
+    NumberedOffsets,
+    RangeAcknowledgement,
+    ranges_of,
+    without_older,
+)
 from rayka.queue.settings import MOST_AHEAD, Lease
 from rayka.queue.stored_value import Value
 from rayka.share.record_state import AcknowledgeType
@@ -83,6 +89,8 @@ class ReadyRun(NamedTuple):
     run: ItemRun
     since_ms: int
     added_ms: int
+    number: int
+    """Of the fetch. An acknowledgement with a lower number is for an earlier lease."""
 
 
 class Leases:
@@ -94,7 +102,8 @@ class Leases:
         self._prefetch = prefetch
         self._ready: deque[ReadyRun] = deque()
         self._taken = 0  # of the first run
-        self._delivered: dict[Hashable, deque[LeasedOffsets]] = defaultdict(deque)
+        self._delivered: dict[Hashable, deque[NumberedOffsets]] = defaultdict(deque)
+        self._number = 0  # of the last fetch that has brought items
         self._acknowledgements: list[RangeAcknowledgement] = []
         self._again: list[RangeAcknowledgement] = []  # were sent before
         self._renewing: list[LeasedOffsets] = []
@@ -113,7 +122,7 @@ class Leases:
         """The number of items whose leases have not ended, as far as is known here."""
         delivered = sum(last - first + 1 for ranges in self.delivered().values() for first, last in ranges)
         return (
-            self.ready_count + delivered + sum(place.length for place, _ in chain(self._again, self._acknowledgements))
+            self.ready_count + delivered + sum(one.place.length for one in chain(self._again, self._acknowledgements))
         )
 
     @property
@@ -146,15 +155,16 @@ class Leases:
         if self._has_ended:
             return
         self._is_dry = is_dry or not runs
+        if not runs:
+            return
+        self._number += 1
         for run in runs:
-            self._ready.append(ReadyRun(run, now_ms if since_ms is None else since_ms, now_ms))
+            self._ready.append(ReadyRun(run, now_ms if since_ms is None else since_ms, now_ms, self._number))
             self.ready_count += len(run.values)
             self._ready_bytes += run.size
             self._clear_renewal(run.place)
-            if self._again:
-                self._again = without(self._again, run.place)
-        if not runs:
-            return
+        if self._again:
+            self._again = without_older(self._again, [NumberedOffsets(run.place, self._number) for run in runs])
         if now_ms - self._fetched_ms < _QUICK_MS:
             self._window = min(self._window * _GROWTH, self._prefetch)
         self._fetched_ms = self._taken_ms = now_ms
@@ -163,14 +173,14 @@ class Leases:
         """Deliver the next item; None if there is none here. `taken` has it too, even if Ctrl-C comes meanwhile."""
         if not self._ready:
             return None
-        partition, first_offset, values, delivery_count = self._ready[0].run
+        (partition, first_offset, values, delivery_count), _, _, number = self._ready[0]
         offset = first_offset + self._taken
         item = Item(partition, offset, values[self._taken], delivery_count)
         if taken is not None:
             taken.append(item)
         self._taken_ms = now_ms
         self._took(1, len(values), len(item.value))
-        self._add_delivered(holder, LeasedOffsets(partition, offset, offset))
+        self._add_delivered(holder, LeasedOffsets(partition, offset, offset), number)
         return item
 
     def take_many(
@@ -182,10 +192,11 @@ class Leases:
         runs = [] if taken is None else taken
         self._taken_ms = now_ms
         while count > 0:
+            number = self._ready[0].number
             run = self._take_run(count)
             runs.append(run)
             count -= len(run.values)
-            self._add_delivered(holder, run.place)
+            self._add_delivered(holder, run.place, number)
         return runs
 
     def _take_run(self, most: int) -> ItemRun:
@@ -209,21 +220,24 @@ class Leases:
         self._taken = 0
         self._ready.popleft()
 
-    def _add_delivered(self, holder: Hashable, place: LeasedOffsets) -> None:
+    def _add_delivered(self, holder: Hashable, place: LeasedOffsets, number: int) -> None:
+        """Add delivered items to those of the holder. Neighbours are one object, with the lower of two numbers.
+
+        So an acknowledgement may count as one of this lease though it is of an earlier one, but not the reverse.
+        """
         delivered = self._delivered[self._key(holder)]
-        if (
-            delivered
-            and delivered[-1].partition == place.partition
-            and delivered[-1].last_offset + 1 == place.first_offset
-        ):
-            delivered[-1] = LeasedOffsets(place.partition, delivered[-1].first_offset, place.last_offset)
-        else:
-            delivered.append(place)
+        if delivered:
+            (partition, first_offset, last_offset), before = delivered[-1]
+            if partition == place.partition and last_offset + 1 == place.first_offset:
+                place, number = LeasedOffsets(partition, first_offset, place.last_offset), min(before, number)
+                delivered[-1] = NumberedOffsets(place, number)
+                return
+        delivered.append(NumberedOffsets(place, number))
 
     def next_get(self, holder: Hashable) -> None:
         """The holder asks for an item: its last items are finished, if `lease` says so."""
         if self._lease is Lease.NEXT_GET and (delivered := self._delivered.pop(holder, None)):
-            self._acknowledge(delivered, ACCEPT)
+            self._acknowledge([place for place, _ in delivered], ACCEPT)
 
     def settle(self, holder: Hashable, acknowledgement: RecordAcknowledgement) -> bool:
         """Acknowledge the oldest item of the holder, or else the oldest one of holders that have ended.
@@ -233,9 +247,9 @@ class Leases:
         delivered = self._delivered.get(self._key(holder)) or self._delivered.get(_ENDED)
         if not delivered:
             return False
-        oldest = delivered.popleft()
+        oldest, number = delivered.popleft()
         if oldest.length > 1:
-            delivered.appendleft(oldest._replace(first_offset=oldest.first_offset + 1))
+            delivered.appendleft(NumberedOffsets(oldest._replace(first_offset=oldest.first_offset + 1), number))
         self._acknowledge([oldest._replace(last_offset=oldest.first_offset)], acknowledgement)
         return True
 
@@ -243,11 +257,11 @@ class Leases:
         """Acknowledge this item, if the holder still has it."""
         place = LeasedOffsets(item.partition, item.offset, item.offset)
         delivered = self._delivered.get(self._key(holder), deque())
-        for index, each in enumerate(delivered):
+        for index, (each, number) in enumerate(delivered):
             if each.overlaps(place):
                 del delivered[index]
                 for part in reversed(each.without(place)):
-                    delivered.insert(index, part)
+                    delivered.insert(index, NumberedOffsets(part, number))
                 self._acknowledge([place], acknowledgement)
                 return
 
@@ -256,7 +270,7 @@ class Leases:
         for holder in [one for one in self._delivered if one is not _ENDED and not is_alive(one)]:
             delivered = self._delivered.pop(holder)
             if self._lease is Lease.NEXT_GET:
-                self._acknowledge(delivered, ACCEPT)
+                self._acknowledge([place for place, _ in delivered], ACCEPT)
             else:
                 self._delivered[_ENDED].extend(delivered)
 
@@ -267,8 +281,8 @@ class Leases:
         delivered, so that an item that ends every program reaches its limit.
         """
         if self._lease is not Lease.TASK_DONE or is_exit:
-            for delivered in self._delivered.values():
-                self._acknowledge(delivered, RELEASE if self._lease is Lease.TASK_DONE else ACCEPT)
+            acknowledgement = RELEASE if self._lease is Lease.TASK_DONE else ACCEPT
+            self._acknowledge(self._delivered_places(), acknowledgement)
         self._delivered.clear()
         self._lost.clear()
         self.forget_ready()
@@ -288,18 +302,23 @@ class Leases:
 
     def send_again(self, acknowledgements: Iterable[RangeAcknowledgement]) -> None:
         """Send acknowledgements again that could not be sent, as far as they are still due."""
-        self._again += self.still_due(acknowledgements)
+        due = self.still_due(acknowledgements)
+        older = without_older(self._again, [NumberedOffsets(place, number) for place, _, number in due])
+        self._again = older + due
 
     def still_due(self, acknowledgements: Iterable[RangeAcknowledgement]) -> list[RangeAcknowledgement]:
-        """Acknowledgements of an earlier time, except those of items that were leased anew since, or acknowledged."""
-        newer = [place for place, _ in chain(self._again, self._acknowledgements)]
-        newer += self._ready_places()
-        newer += chain.from_iterable(self._delivered.values())
-        due = list(acknowledgements)
-        for partition, ranges in ranges_of(newer).items():
-            for first_offset, last_offset in ranges:
-                due = without(due, LeasedOffsets(partition, first_offset, last_offset))
-        return due
+        """Acknowledgements of an earlier time, except those of items that were leased anew since, or acknowledged.
+
+        Another holder may still have such an item from an earlier lease: that one does not count.
+        """
+        before = list(acknowledgements)
+        oldest = min((one.number for one in before), default=0)
+        newer = [NumberedOffsets(place, number + 1) for place, _, number in chain(self._again, self._acknowledgements)]
+        if oldest < self._number:
+            newer += (one for delivered in self._delivered.values() for one in delivered if one.number > oldest)
+            numbers = (ready.number for ready in self._ready)
+            newer += map(NumberedOffsets, self._ready_places(), numbers)
+        return without_older(before, newer) if newer else before
 
     def take_idle(self, now_ms: int) -> dict[int, list[tuple[int, int]]]:
         """Take the items that are due to be given back: first and last offsets by partition."""
@@ -321,7 +340,7 @@ class Leases:
 
     def delivered(self) -> dict[int, list[tuple[int, int]]]:
         """The items that are delivered and not acknowledged; the result is that of `take_idle`."""
-        places = [place for delivered in self._delivered.values() for place in delivered]
+        places = self._delivered_places()
         for partition, offset in self._lost:
             lost = LeasedOffsets(partition, offset, offset)
             places = [rest for place in places for rest in place.without(lost)]
@@ -365,6 +384,9 @@ class Leases:
         run, taken = self._ready[0].run, self._taken
         return run._replace(first_offset=run.first_offset + taken, values=run.values[taken:])
 
+    def _delivered_places(self) -> list[LeasedOffsets]:
+        return [place for delivered in self._delivered.values() for place, _ in delivered]
+
     def _ready_places(self) -> list[LeasedOffsets]:
         places = [ready.run.place for ready in self._ready]
         if self._taken:
@@ -373,7 +395,7 @@ class Leases:
 
     def validate_state(self) -> None:
         """Raise AssertionError if an item is ready twice, or the counts do not match the items."""
-        delivered = [place for delivered in self._delivered.values() for place in delivered]
+        delivered = self._delivered_places()
         ready = self._ready_places()
         assert all(place.length > 0 for place in (*ready, *delivered)), "an empty range"
         assert not any(one.overlaps(other) for one, other in pairwise(sorted(ready))), "an item is ready twice"
@@ -389,7 +411,7 @@ class Leases:
 
     def _acknowledge(self, places: Iterable[LeasedOffsets], acknowledgement: RecordAcknowledgement) -> None:
         for place in places:
-            self._acknowledgements.append(RangeAcknowledgement(place, acknowledgement))
+            self._acknowledgements.append(RangeAcknowledgement(place, acknowledgement, self._number))
             self._clear_renewal(place)
 
     def _clear_renewal(self, place: LeasedOffsets) -> None:

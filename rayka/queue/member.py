@@ -311,9 +311,8 @@ class QueueMember:
                 continue
             refused = [one for one in acknowledgements if one.place.partition == number]
             # What the same answer has leased anew must not be acknowledged for the lease before.
-            rest = refused
-            for first_offset, last_offset in result.acquired_offsets:
-                rest = without(rest, LeasedOffsets(number, first_offset, last_offset))
+            acquired = [LeasedOffsets(number, first, last) for first, last in result.acquired_offsets]
+            rest = without(refused, acquired) if acquired else refused
             if not rest:
                 continue
             if result.acknowledge_error not in _REFUSED:
@@ -340,7 +339,7 @@ class QueueMember:
         ]
 
     def _leases_ended(self, acknowledgements: Iterable[RangeAcknowledgement], *, renews: bool) -> None:
-        for place, _ in acknowledgements:
+        for place, _, _ in acknowledgements:
             logger.info("%s-%d: the leases of offsets %d to %d had ended: delivered again", self._topic.name, *place)
             if renews:
                 self._lost(place)

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from rayka.client.share.records import RecordAcknowledgement
 from rayka.queue.leased_offsets import (
     LeasedOffsets,
+    NumberedOffsets,
     RangeAcknowledgement,
     acknowledgement_batches,
     halves_of,
     ranges_of,
+    without_older,
 )
 from rayka.queue.leases import ACCEPT, Item, ItemRun, Leases
 from rayka.queue.settings import MOST_AHEAD, SHORTEST_LEASE_S, Lease
@@ -47,7 +49,7 @@ def runs(*offsets: int, partition: int = 0) -> list[ItemRun]:
 def acknowledgements(leases: Leases) -> dict[int, dict[int, RecordAcknowledgement]]:
     """What is to be sent now, by partition and offset."""
     found: dict[int, dict[int, RecordAcknowledgement]] = {}
-    for (partition, first, last), acknowledgement in leases.take_acknowledgements():
+    for (partition, first, last), acknowledgement, _ in leases.take_acknowledgements():
         of_partition = found.setdefault(partition, {})
         assert of_partition.keys().isdisjoint(range(first, last + 1))
         of_partition.update(dict.fromkeys(range(first, last + 1), acknowledgement))
@@ -188,6 +190,78 @@ def test_an_acknowledgement_that_failed_does_not_end_a_lease_that_came_since() -
     assert leases.take_acknowledgements(also_again=False) == []
     leases.add(runs(3), 0)
     assert acknowledgements(leases) == {0: {4: RELEASE}}
+
+
+def test_an_acknowledgement_that_failed_is_sent_again_though_another_holder_has_an_earlier_lease() -> None:
+    leases = holding(Lease.TASK_DONE, 1, 2)
+    leases.add(runs(1, 2), 0)
+    leases.take_many("you", 2, 0)
+    leases.settle("you", ACCEPT)
+    failed = leases.take_acknowledgements()
+    leases.add(runs(3), 0)
+    leases.send_again(failed)
+    assert acknowledgements(leases) == {0: {1: ACCEPT}}
+
+
+def test_of_two_acknowledgements_that_failed_the_one_of_the_later_lease_is_sent_again() -> None:
+    leases = holding(Lease.TASK_DONE, 1)
+    leases.settle("me", RELEASE)
+    first = leases.take_acknowledgements()
+    leases.add(runs(1), 0)
+    leases.take("me", 0)
+    leases.settle("me", ACCEPT)
+    second = leases.take_acknowledgements()
+    leases.send_again(first)
+    leases.send_again(second)
+    leases.send_again(first)
+    assert leases.take_acknowledgements() == second
+
+
+NUMBERED = st.tuples(st.integers(0, 1), st.integers(0, 12), st.integers(0, 6), st.integers(0, 4))
+
+
+@given(st.lists(NUMBERED, max_size=8), st.lists(NUMBERED, max_size=8))
+def test_offsets_that_were_leased_since_are_left_out(
+    made: list[tuple[int, int, int, int]], leased: list[tuple[int, int, int, int]]
+) -> None:
+    sent = [RangeAcknowledgement(LeasedOffsets(one, at, at + more), ACCEPT, number) for one, at, more, number in made]
+    newer = [NumberedOffsets(LeasedOffsets(one, at, at + more), number) for one, at, more, number in leased]
+    expected = [
+        (one.place.partition, offset, one.number)
+        for one in sent
+        for offset in range(one.place.first_offset, one.place.last_offset + 1)
+        if not any(
+            number > one.number and place.overlaps(LeasedOffsets(one.place.partition, offset, offset))
+            for place, number in newer
+        )
+    ]
+    rest = [
+        (place.partition, offset, number)
+        for place, _, number in without_older(sent, newer)
+        for offset in range(place.first_offset, place.last_offset + 1)
+    ]
+    assert sorted(rest) == sorted(expected)
+
+
+def test_acknowledgements_that_failed_beside_many_leases_cost_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    leases, count, compared, without = Leases(Lease.TASK_DONE), 500, [], LeasedOffsets.without
+    for offset in range(0, 4 * count, 2):
+        leases.add(runs(offset), 0)
+        leases.take("me", 0)
+    for _ in range(count):
+        leases.settle("me", ACCEPT)
+    failed = leases.take_acknowledgements()
+    leases.add(runs(4 * count), 0)
+
+    def counted(one: LeasedOffsets, other: LeasedOffsets) -> list[LeasedOffsets]:
+        compared.append(one)
+        return without(one, other)
+
+    monkeypatch.setattr(LeasedOffsets, "without", counted)
+    leases.send_again(failed)
+    leases.add(runs(*range(4 * count + 2, 4 * count + 400, 2)), 0)
+    assert len(compared) < 2 * count
+    assert leases.take_acknowledgements() == failed
 
 
 def test_a_lease_that_has_ended_is_not_renewed_until_the_item_is_got_again() -> None:
