@@ -12,7 +12,8 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeAlias
 
 from rayka.client.share.records import RecordAcknowledgement
@@ -105,11 +106,17 @@ class QueueMember:
         self._unread_in_a_row = 0
         self._refused: deque[RefusedPart] = deque()  # threads add at its end, and `settle_refused` takes the first
         self._settling = asyncio.Lock()
+        self._sending: set[object] = set()
 
     @property
     def has_refused(self) -> bool:
         """Whether there is something for `settle_refused` to send."""
         return bool(self._refused)
+
+    @property
+    def is_acknowledging(self) -> bool:
+        """Whether there are acknowledgements on their way for the first time: they may come back, or be refused."""
+        return bool(self._sending)
 
     async def fetch(
         self,
@@ -129,12 +136,9 @@ class QueueMember:
         """As the other `fetch`, of one item, in this thread."""
         params = self._fetching(1, wait_s)
         requests = self._requests(self._topic.partitions(), acknowledgements)
-        try:
+        with self._acknowledgements_sent(acknowledgements):
             lock_duration_ms, results = fetch(params, requests)
-        except BaseException:
-            self._unsent(acknowledgements)
-            raise
-        return self._answered(self._answers(lock_duration_ms, requests, results), acknowledgements)
+            return self._answered(self._answers(lock_duration_ms, requests, results), acknowledgements)
 
     def read(self, results: Mapping[TopicPartition, ShareFetchResult]) -> FetchedItems:
         """The items that a fetch has brought.
@@ -264,12 +268,22 @@ class QueueMember:
         fetched: Sequence[TopicPartition],
         acknowledgements: Sequence[RangeAcknowledgement],
     ) -> dict[TopicPartition, ShareFetchResult]:
+        with self._acknowledgements_sent(acknowledgements):
+            return self._answered(await self._send(params, fetched, acknowledgements), acknowledgements)
+
+    @contextmanager
+    def _acknowledgements_sent(self, acknowledgements: Sequence[RangeAcknowledgement]) -> Iterator[None]:
+        """These are on their way. They go back if that fails."""
+        sent = object()
+        if acknowledgements:
+            self._sending.add(sent)
         try:
-            answers = await self._send(params, fetched, acknowledgements)
+            yield
         except BaseException:
             self._unsent(acknowledgements)
             raise
-        return self._answered(answers, acknowledgements)
+        finally:
+            self._sending.discard(sent)
 
     async def _send(
         self,

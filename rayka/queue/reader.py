@@ -44,6 +44,10 @@ _GATHER_S: Final = 0.005
 """How long items may gather for a program that takes them quickly; as Kafka's producers gather records (linger.ms)."""
 _RENEWALS: Final = 3
 """How often a lease is renewed within its duration."""
+_LAST_S: Final = 30.0
+"""How long the end of a handle waits for leaders, which may move. As long as Kafka's consumers (`close`)."""
+_LAST_AT_EXIT_S: Final = 3.0
+"""The same at the exit of a program, which waits only a little longer: until its member has left too."""
 _TRIM_ITEMS: Final = 1024
 _TRIM_BYTES: Final = 64 << 20
 """Finished items are deleted whenever this many offsets are passed, or this many bytes were fetched here."""
@@ -280,6 +284,10 @@ class QueueReader:
     def _is_fetching(self) -> bool:
         return bool(self._fetches)
 
+    @property
+    def _is_acknowledging(self) -> bool:
+        return self._member.is_acknowledging
+
     def _raise_due(self) -> None:
         """Raise the error of a partition that is due for those who wait."""
         with self._lock:
@@ -445,6 +453,8 @@ class QueueReader:
     async def end(self, *, is_exit: bool = False) -> None:
         """Stop getting items: send the last acknowledgements, and give back all other items. Safe to repeat.
 
+        Other items go back even if acknowledgements can't be sent, or Ctrl-C comes meanwhile.
+
         `is_exit`: the program ends, and its unfinished items count as delivered.
         """
         if self._is_closed:
@@ -454,17 +464,34 @@ class QueueReader:
         self._fail(self._error)
         if self._renewing is not None:
             self._renewing.cancel()
-        if self._pumping is not None:
-            self._pumping.cancel()
-            await asyncio.wait([self._pumping])
-        with self._lock:
-            self._leases.end(is_exit=is_exit)
-            acknowledgements = self._leases.take_acknowledgements()
-        if acknowledgements:
-            await self._member.acknowledge(acknowledgements)
-        await self._member.settle_refused()
-        if self._epochs:
-            await self._member.leave(self._epochs)
+        try:
+            if self._pumping is not None:
+                self._pumping.cancel()
+                await asyncio.wait([self._pumping])
+            with self._lock:
+                self._leases.end(is_exit=is_exit)
+            async with asyncio.timeout(_LAST_AT_EXIT_S if is_exit else min(_LAST_S, self._member.lease_s)):
+                await self._send_last()
+        except TimeoutError:
+            logger.warning(
+                "items of the queue %s may be delivered again: no leader takes their last acknowledgements",
+                self._topic.name,
+            )
+        finally:
+            if self._epochs:
+                await self._member.leave(self._epochs)
+
+    async def _send_last(self) -> None:
+        """Send acknowledgements until none is left. Those of a tick, or of a fetch in another thread, may come back."""
+        while True:
+            with self._lock:
+                acknowledgements = self._leases.take_acknowledgements()
+            if acknowledgements:
+                await self._member.acknowledge(acknowledgements)
+            await self._member.settle_refused()
+            if not (self._is_acknowledging or self._leases.has_acknowledgements or self._member.has_refused):
+                return
+            await asyncio.sleep(RETRY_S)
 
 
 def now_ms() -> int:

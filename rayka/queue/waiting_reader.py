@@ -59,6 +59,10 @@ class WaitingReader(QueueReader):
     def _is_fetching(self) -> bool:
         return self._is_asking or super()._is_fetching
 
+    @property
+    def _is_acknowledging(self) -> bool:
+        return self._is_asking or super()._is_acknowledging
+
     def _wait(self, holder: Hashable, wait_s: float) -> LeasedItem | None:
         if self._error is not None:
             raise self._error

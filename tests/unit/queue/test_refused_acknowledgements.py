@@ -27,13 +27,15 @@ ENOUGH_S = 30.0
 class WatchedLeaders:
     """The leaders of the broker. `alone` has the numbers of items of requests that only acknowledge.
 
-    `fail` takes the place of the second of them, and `lost` of the answer to the first. All of them wait for `gate`.
+    `fail` or `answer` take the place of the second of them, and `lost` of the answer to the first. All of them wait for
+    `gate`.
     """
 
     def __init__(self, leaders: ShareLeaders) -> None:
         self.alone: list[int] = []
         self.fail: BaseException | None = None
         self.lost: BaseException | None = None
+        self.answer: ErrorCode | None = None
         self.gate = asyncio.Event()
         self.gate.set()
         self._leaders = leaders
@@ -51,6 +53,8 @@ class WatchedLeaders:
                 raise self.lost
             if len(self.alone) == 2 and self.fail is not None:
                 raise self.fail
+            if len(self.alone) == 2 and self.answer is not None:
+                return 0, [ShareFetchResult(acknowledge_error=self.answer)] * len(partitions)
         return await self._leaders.fetch(params, partitions)
 
     def __getattr__(self, name: str) -> Any:
@@ -201,4 +205,58 @@ def test_a_release_whose_answer_was_lost_does_not_end_the_next_lease(queue: Queu
     assert other.lag() == 1
     with pytest.raises(Empty):
         other.get_nowait()
+    other.close()
+
+
+def hold_all(queue: Queue) -> Queue:
+    """Finish four items, of which one has lost its lease. Returns another handle."""
+    other: Queue = pickle.loads(pickle.dumps(queue))
+    get_all(queue, 4)
+    lose_lease(queue, 0)
+    for _ in range(4):
+        queue.task_done()
+    return other
+
+
+def test_close_sends_what_a_leader_refuses_while_it_moves(queue: Queue, leaders: WatchedLeaders) -> None:
+    other = hold_all(queue)
+    leaders.answer = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    queue.close()
+    assert other.lag() == 1
+    other.close()
+
+
+def test_close_waits_for_the_answer_to_a_tick(queue: Queue, leaders: WatchedLeaders) -> None:
+    other = hold_all(queue)
+    leaders.gate.clear()
+    let_tick(queue._here.reader)
+    wait_until(lambda: leaders.alone, ENOUGH_S, "the tick has sent them")
+    ended = queue._here.loop.submit(queue._here.reader.end())
+    wait_until(lambda: queue._here.reader._leases._has_ended, ENOUGH_S, "the handle ends")
+    queue._here.loop.call_soon(leaders.gate.set)
+    ended.result(ENOUGH_S)
+    assert other.lag() == 1
+    other.close()
+
+
+def test_other_items_go_back_after_an_interrupted_close(queue: Queue, leaders: WatchedLeaders) -> None:
+    other = hold_all(queue)
+    leaders.gate.clear()
+    ended = queue._here.loop.submit(queue._here.reader.end())
+    wait_until(lambda: leaders.alone, ENOUGH_S, "the acknowledgements are on their way")
+    ended.cancel()
+    queue.close()
+    assert sorted(other.get(timeout=ENOUGH_S) for _ in range(4)) == [0, 1, 2, 3]
+    other.close()
+
+
+def test_close_ends_though_a_leader_takes_no_acknowledgements(
+    queue: Queue, leaders: WatchedLeaders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rayka.queue.reader._LAST_S", 0.1)
+    other = hold_all(queue)
+    leaders.gate.clear()
+    queue.close()
+    assert "no leader takes their last acknowledgements" in caplog.text
+    assert sorted(other.get(timeout=ENOUGH_S) for _ in range(4)) == [0, 1, 2, 3]
     other.close()
