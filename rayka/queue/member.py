@@ -7,11 +7,10 @@ they are sent again in halves until that item is found.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeAlias
@@ -74,11 +73,6 @@ class RefusedPart(NamedTuple):
     acknowledgements: Sequence[RangeAcknowledgement]
     until_s: float
 
-    @property
-    def partition(self) -> int:
-        """The number of the partition."""
-        return self.acknowledgements[0].place.partition
-
 
 class QueueMember:
     """`unsent` takes acknowledgements that are to be sent again, `lost` a renewed lease that had ended already.
@@ -104,14 +98,16 @@ class QueueMember:
         self._lost = lost
         self._due = due
         self._unread_in_a_row = 0
-        self._refused: deque[RefusedPart] = deque()  # threads add at its end, and `settle_refused` takes the first
-        self._settling = asyncio.Lock()
+        # By partition. Threads add at the end, and `settle_refused` takes the first.
+        self._refused: defaultdict[int, deque[RefusedPart]] = defaultdict(deque)
+        self._settling: set[int] = set()
+        self._has_left = False
         self._sending: set[object] = set()
 
     @property
     def has_refused(self) -> bool:
-        """Whether there is something for `settle_refused` to send."""
-        return bool(self._refused)
+        """Whether there are refused acknowledgements that are not settled."""
+        return any(list(self._refused.values()))
 
     @property
     def is_acknowledging(self) -> bool:
@@ -194,35 +190,42 @@ class QueueMember:
         """Send acknowledgements alone."""
         await self._ask(self._acknowledging(renews=False), (), acknowledgements)
 
-    async def settle_refused(self) -> None:
-        """Send refused acknowledgements again, until all are settled, or at most as long as a lease lasts.
+    def to_settle(self) -> list[int]:
+        """The partitions with refused acknowledgements that `settle_refused` does not send now."""
+        return [number for number, parts in list(self._refused.items()) if parts and number not in self._settling]
 
-        However it ends, those without an answer stay for the next call, until their leases have ended.
+    async def settle_refused(self, number: int) -> None:
+        """Send refused acknowledgements of a partition again, until all are settled, at most as long as a lease lasts.
+
+        Each partition is settled by itself, so that a leader that stands still delays no others. However this ends,
+        those without an answer stay for the next call, until their leases have ended.
         """
-        async with self._settling:
-            while self._refused:
-                part = self._refused[0]
-                due = self._due(part.acknowledgements)
-                if due and time.monotonic() < part.until_s:
-                    answers = await self._send(self._acknowledging(renews=False), (), due)
-                    self._settle(part._replace(acknowledgements=due), answers)
-                else:
-                    self._leases_ended(due, renews=False)
-                    self._refused.popleft()
+        if number in self._settling:
+            return
+        self._settling.add(number)
+        try:
+            await self._settle(self._refused[number])
+        finally:
+            self._settling.discard(number)
 
-    def _settle(self, part: RefusedPart, answers: Mapping[TopicPartition, ShareFetchResult]) -> None:
-        """Take the answer to the first part. From a leader that is away all parts go back: each would wait for it."""
-        if any(result.acknowledge_error not in _ANSWERED for result in answers.values()):
-            for _ in range(len(self._refused)):
-                each = self._refused.popleft()
-                if each.partition == part.partition:
-                    self._unsent(each.acknowledgements)
-                else:
-                    self._refused.append(each)
-        else:
-            parts = self._parts_to_send(answers, part.acknowledgements, renews=False)
-            self._refused.popleft()
-            self._refused.extend(part._replace(acknowledgements=one) for one in parts)
+    async def _settle(self, parts: deque[RefusedPart]) -> None:
+        while parts and not self._has_left:
+            part = parts[0]
+            due = self._due(part.acknowledgements)
+            if not due or time.monotonic() >= part.until_s:
+                self._leases_ended(due, renews=False)
+                parts.popleft()
+                continue
+            answers = await self._send(self._acknowledging(renews=False), (), due)
+            if any(result.acknowledge_error not in _ANSWERED for result in answers.values()):
+                # The leader is away. All parts go back: each would wait for it.
+                while parts:
+                    self._unsent(parts[0].acknowledgements)
+                    parts.popleft()
+            else:
+                rest = self._parts_to_send(answers, due, renews=False)
+                parts.popleft()
+                parts.extend(part._replace(acknowledgements=one) for one in rest)
 
     async def renew(self, places: Iterable[LeasedOffsets]) -> None:
         """Renew leases. It takes as long as a lease lasts, and a request more: then the others have ended."""
@@ -243,7 +246,8 @@ class QueueMember:
             await self._broker.share_leaders.give_back(topic.name, self._member_id, partition, topic.topic_id, offsets)
 
     async def leave(self, numbers: Iterable[int]) -> None:
-        """End the session in these partitions."""
+        """End the session in these partitions. No more acknowledgements are sent again."""
+        self._has_left = True
         partitions = [TopicPartition(self._topic.name, number) for number in numbers]
         await self._broker.share_leaders.end_session(self._topic.name, self._member_id, partitions, is_lost=False)
 
@@ -308,7 +312,8 @@ class QueueMember:
         """The answers. What they refuse is kept for `settle_refused`: items that they bring do not wait for that."""
         until_s = time.monotonic() + self.lease_s
         parts = self._parts_to_send(answers, acknowledgements, renews=False)
-        self._refused.extend(RefusedPart(part, until_s) for part in parts)
+        for part in parts:
+            self._refused[part[0].place.partition].append(RefusedPart(part, until_s))
         return answers
 
     def _parts_to_send(

@@ -83,7 +83,6 @@ class QueueReader:
         self._looking = asyncio.Lock()  # A batch that is looked for is not taken apart by what is fetched ahead.
         self._fetches: dict[asyncio.Future[None], float] = {}  # under way, and how long each waits at the leaders
         self._ticking = False
-        self._is_settling = False
         self._error: RaykaError | None = None
         self._is_closed = False
 
@@ -401,20 +400,18 @@ class QueueReader:
                 self._start_ticking()
 
     def _start_settling(self) -> None:
-        if self._member.has_refused and not self._is_settling and not self._is_closed:
-            self._is_settling = True
-            self._background.start("refused acknowledgements", self._settle_refused())
+        for number in self._member.to_settle():
+            self._background.start("refused acknowledgements", self._settle_refused(number))
 
-    async def _settle_refused(self) -> None:
-        """Send refused acknowledgements again. If that fails, a tick starts it once more."""
+    async def _settle_refused(self, number: int) -> None:
+        """Send refused acknowledgements of a partition again. If that fails, a tick starts it once more."""
         try:
-            await self._member.settle_refused()
+            await self._member.settle_refused(number)
         except Exception:
             logger.exception("cannot acknowledge items of the queue %s", self._topic.name)
             await asyncio.sleep(_FAILED_S)
         finally:
-            self._is_settling = False
-            if self._member.has_refused or self._leases.has_acknowledgements:
+            if self._member.to_settle() or self._leases.has_acknowledgements:
                 self._start_ticking()
 
     async def _renew(self) -> None:
@@ -488,7 +485,7 @@ class QueueReader:
                 acknowledgements = self._leases.take_acknowledgements()
             if acknowledgements:
                 await self._member.acknowledge(acknowledgements)
-            await self._member.settle_refused()
+            self._start_settling()
             if not (self._is_acknowledging or self._leases.has_acknowledgements or self._member.has_refused):
                 return
             await asyncio.sleep(RETRY_S)

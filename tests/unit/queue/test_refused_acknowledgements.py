@@ -15,6 +15,7 @@ from rayka.client.cluster import Cluster
 from rayka.errors import ErrorCode
 from rayka.gateway.ports import ShareLeaders
 from rayka.queue import Empty, Queue
+from rayka.queue.items import pickled
 from rayka.queue.reader import QueueReader
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.testing import wait_until
@@ -91,10 +92,10 @@ def let_tick(reader: QueueReader) -> None:
     reader._loop.submit(reader._settle())
 
 
-def lose_lease(queue: Queue, offset: int) -> None:
+def lose_lease(queue: Queue, offset: int, partition: int = 0) -> None:
     """Anybody may get the item now; the queue does not know it."""
     here = queue._here
-    member_id, place = here.reader._member._member_id, TopicPartition(queue.name, 0)
+    member_id, place = here.reader._member._member_id, TopicPartition(queue.name, partition)
     leaders = here.broker.share_leaders
     here.loop.run(leaders.give_back(queue.name, member_id, place, here.topic.topic_id, [(offset, offset)]))
 
@@ -161,7 +162,7 @@ def test_parts_for_a_leader_that_is_away_wait_for_it_no_longer_than_one_does(
     async def settle() -> bool:
         await member.acknowledge(queue._here.reader._leases.take_acknowledgements())
         monkeypatch.setattr(leaders, "fetch", away)
-        await member.settle_refused()
+        await member.settle_refused(0)
         monkeypatch.setattr(leaders, "fetch", fetch)
         return member.has_refused
 
@@ -185,7 +186,7 @@ def test_refused_acknowledgements_are_not_sent_when_all_leases_have_ended(
         await member.acknowledge(queue._here.reader._leases.take_acknowledgements())
         assert member.has_refused
         now_s[0] = member.lease_s
-        await member.settle_refused()
+        await member.settle_refused(0)
         return len(leaders.alone)
 
     assert queue._here.loop.run(settle()) == 1
@@ -260,3 +261,36 @@ def test_close_ends_though_a_leader_takes_no_acknowledgements(
     assert "no leader takes their last acknowledgements" in caplog.text
     assert sorted(other.get(timeout=ENOUGH_S) for _ in range(4)) == [0, 1, 2, 3]
     other.close()
+
+
+def test_a_leader_that_stands_still_does_not_delay_the_parts_of_other_partitions(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(lease="task_done", lease_s=60, partitions=2)
+    with cluster.producer() as producer:
+        for number in range(8):
+            producer.send(queue.name, pickled(number), partition=number % 2)
+    here = queue._here
+    reader, leaders, gate, standing = here.reader, here.broker.share_leaders, asyncio.Event(), []
+    assert len([queue.get(timeout=ENOUGH_S) for _ in range(8)]) == 8
+    wait_until(lambda: not reader._ticking, ENOUGH_S, "nothing is left to do")
+    reader._ticking = True
+    for number in range(2):
+        lose_lease(queue, 0, number)
+    for _ in range(8):
+        queue.task_done()
+
+    class Standing(WatchedLeaders):
+        async def fetch(self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Any:
+            if not params.has_room and [one.topic_partition.partition for one in partitions] == [0]:
+                standing.append(params)
+                await gate.wait()
+            return await leaders.fetch(params, partitions)
+
+    monkeypatch.setattr(here.broker, "share_leaders", Standing(leaders))
+    let_tick(reader)
+    wait_until(lambda: queue.lag() == 5, ENOUGH_S, "those of the other partition are done")
+    assert len(standing) == 1
+    here.loop.call_soon(gate.set)
+    wait_until(lambda: queue.lag() == 2, ENOUGH_S, "all others are done")
+    queue.shutdown()
