@@ -121,13 +121,15 @@ class PoolCommits:
         """Count what was committed, and send again what was not while its locks last.
 
         If one lease was lost, the leader refuses all acknowledgements of its partition. Then they are sent in halves,
-        several at once, until that record is found.
+        several at once, until that record is found. Those that are not sent before the locks end are lost.
         """
         parts = await self._sort(acknowledged, error, until, is_alone=False)
-        while parts:
+        while parts and self._loop.time() < until:
             sent, parts = parts[:_TOGETHER], parts[_TOGETHER:]
             refused = await asyncio.gather(*(self._send_again(part, until) for part in sent))
             parts += chain.from_iterable(refused)
+        for _, acknowledgement in chain.from_iterable(parts):
+            self.counts.add(acknowledgement, is_durable=False)
 
     async def _send_again(self, part: Sequence[Acknowledged], until: float) -> list[Sequence[Acknowledged]]:
         """Send a part by itself; returns the halves that are still to be sent."""

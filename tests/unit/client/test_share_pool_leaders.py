@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -218,3 +219,37 @@ def test_one_lost_lease_costs_few_requests_which_do_not_wait_for_each_other(
 
     assert cluster._connection.loop.run(process()) == (count - 1, 1)
     assert len(leaders.acknowledged[FIRST]) < count
+
+
+def test_after_their_locks_have_ended_no_acknowledgements_are_sent_again(
+    cluster: Cluster, leaders: StandingLeaders
+) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    count, before = 64, 1 + 2 + 4 + 8 + 16
+    write(cluster, count)
+
+    class AfterThose(asyncio.Event):
+        async def wait(self) -> Literal[True]:
+            return len(leaders.acknowledged[FIRST]) <= before or await super().wait()
+
+    async def process() -> tuple[int, int, int]:
+        worker, now_s = Accepting(), [0.0]
+        consumer = member(cluster, AsyncShareConsumer)
+        pool = AsyncProcessingPool(consumer, lambda: worker, 1)
+        pool._ahead.records = count
+        await until(lambda: len(worker.records) + len(pool._waiting) == count)
+        pool._feeder.cancel()
+        await until(lambda: not consumer._arrivals.is_fetching)
+        for offset in range(0, count, 2):
+            await lose_lease(cluster, consumer, offset)
+        pool._commits._loop = cast("asyncio.AbstractEventLoop", SimpleNamespace(time=lambda: now_s[0]))
+        leaders.stopped, leaders.gate = FIRST, AfterThose()
+        worker.gate.set()
+        await until(lambda: len(leaders.acknowledged[FIRST]) == before + 16)
+        now_s[0] = 31.0
+        leaders.gate.set()
+        await until(lambda: pool.counts.lost == count)
+        await pool.close()
+        return pool.counts.accepted, pool.counts.lost, len(leaders.acknowledged[FIRST])
+
+    assert cluster._connection.loop.run(process()) == (0, count, before + 16)
