@@ -68,6 +68,40 @@ def test_a_fault_that_lasts_long_is_raised_though_there_is_time_left(errors: Par
     assert found == [None] * 6 + [FAULT] * 2
 
 
+def test_a_fault_before_a_time_without_fetches_has_not_lasted_long(errors: PartitionErrors, clock: Clock) -> None:
+    errors.note({1: FAULT}, {})
+    clock.now_s += 3600
+    found = []
+    for _ in range(3):
+        errors.note({1: FAULT}, {})
+        found.append(errors.take_due())
+        clock.now_s += 30
+    assert found == [None, None, FAULT]
+
+
+def test_a_fault_of_every_second_fetch_lasts(errors: PartitionErrors, clock: Clock) -> None:
+    found = []
+    for _ in range(4):
+        errors.note({1: FAULT}, {})
+        clock.now_s += AGAIN_S
+        errors.note({1: AWAY}, {})
+        found.append(errors.take_due())
+        clock.now_s += AGAIN_S
+        errors.note({1: FAULT}, {})
+        found.append(errors.take_due())
+    assert found == [None] * 5 + [FAULT, None, FAULT]
+
+
+def test_a_fault_that_is_seen_now_and_then_does_not_last(errors: PartitionErrors, clock: Clock) -> None:
+    for _ in range(10):
+        errors.note({1: FAULT}, {})
+        assert errors.take_due() is None
+        for _ in range(4):
+            clock.now_s += 2
+            errors.note({}, {})
+            assert errors.take_due() is None
+
+
 def test_items_that_could_not_be_read_again_and_again_do_not_pass(errors: PartitionErrors) -> None:
     errors.note({}, {1: FAULT})
     assert (errors.take_due(), errors.take_lasting()) == (FAULT, FAULT)
