@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from rayka.client.share.records import RecordAcknowledgement
 from rayka.share.acknowledge import AcknowledgementBatch
@@ -51,11 +51,8 @@ class RangeAcknowledgement(NamedTuple):
     number: int = 0
 
 
-class NumberedOffsets(NamedTuple):
-    """Offsets, and the number of the fetch that has leased them."""
-
-    place: LeasedOffsets
-    number: int
+NumberedOffsets: TypeAlias = tuple[LeasedOffsets, int]
+"""Offsets, and the number of the fetch that has leased them."""
 
 
 def without_older(
@@ -70,11 +67,9 @@ def without_older(
     passing: list[NumberedOffsets] = []
     for one in sorted(acknowledgements, key=lambda each: each.place):
         partition, first_offset, last_offset = one.place
-        while coming and coming[0].place[:2] <= (partition, last_offset):
+        while coming and coming[0][0][:2] <= (partition, last_offset):
             passing.append(coming.popleft())
-        passing = [
-            each for each in passing if (each.place.partition, each.place.last_offset) >= (partition, first_offset)
-        ]
+        passing = [each for each in passing if (each[0].partition, each[0].last_offset) >= (partition, first_offset)]
         parts = [one.place]
         for place, number in passing:
             if number > one.number and parts:
@@ -87,7 +82,7 @@ def without(
     acknowledgements: Iterable[RangeAcknowledgement], places: Iterable[LeasedOffsets]
 ) -> list[RangeAcknowledgement]:
     """The acknowledgements of all other offsets."""
-    return without_older(acknowledgements, [NumberedOffsets(place, sys.maxsize) for place in places])
+    return without_older(acknowledgements, [(place, sys.maxsize) for place in places])
 
 
 def ranges_of(places: Iterable[LeasedOffsets]) -> dict[int, list[tuple[int, int]]]:

@@ -164,7 +164,7 @@ class Leases:
             self._ready_bytes += run.size
             self._clear_renewal(run.place)
         if self._again:
-            self._again = without_older(self._again, [NumberedOffsets(run.place, self._number) for run in runs])
+            self._again = without_older(self._again, [(run.place, self._number) for run in runs])
         if now_ms - self._fetched_ms < _QUICK_MS:
             self._window = min(self._window * _GROWTH, self._prefetch)
         self._fetched_ms = self._taken_ms = now_ms
@@ -229,15 +229,14 @@ class Leases:
         if delivered:
             (partition, first_offset, last_offset), before = delivered[-1]
             if partition == place.partition and last_offset + 1 == place.first_offset:
-                place, number = LeasedOffsets(partition, first_offset, place.last_offset), min(before, number)
-                delivered[-1] = NumberedOffsets(place, number)
+                delivered[-1] = LeasedOffsets(partition, first_offset, place.last_offset), min(before, number)
                 return
-        delivered.append(NumberedOffsets(place, number))
+        delivered.append((place, number))
 
     def next_get(self, holder: Hashable) -> None:
         """The holder asks for an item: its last items are finished, if `lease` says so."""
         if self._lease is Lease.NEXT_GET and (delivered := self._delivered.pop(holder, None)):
-            self._acknowledge([place for place, _ in delivered], ACCEPT)
+            self._acknowledge(delivered, ACCEPT)
 
     def settle(self, holder: Hashable, acknowledgement: RecordAcknowledgement) -> bool:
         """Acknowledge the oldest item of the holder, or else the oldest one of holders that have ended.
@@ -249,8 +248,8 @@ class Leases:
             return False
         oldest, number = delivered.popleft()
         if oldest.length > 1:
-            delivered.appendleft(NumberedOffsets(oldest._replace(first_offset=oldest.first_offset + 1), number))
-        self._acknowledge([oldest._replace(last_offset=oldest.first_offset)], acknowledgement)
+            delivered.appendleft((oldest._replace(first_offset=oldest.first_offset + 1), number))
+        self._acknowledge([(oldest._replace(last_offset=oldest.first_offset), number)], acknowledgement)
         return True
 
     def settle_item(self, holder: Hashable, item: Item, acknowledgement: RecordAcknowledgement) -> None:
@@ -261,8 +260,8 @@ class Leases:
             if each.overlaps(place):
                 del delivered[index]
                 for part in reversed(each.without(place)):
-                    delivered.insert(index, NumberedOffsets(part, number))
-                self._acknowledge([place], acknowledgement)
+                    delivered.insert(index, (part, number))
+                self._acknowledge([(place, number)], acknowledgement)
                 return
 
     def end_holders(self, is_alive: Callable[[Hashable], bool]) -> None:
@@ -270,7 +269,7 @@ class Leases:
         for holder in [one for one in self._delivered if one is not _ENDED and not is_alive(one)]:
             delivered = self._delivered.pop(holder)
             if self._lease is Lease.NEXT_GET:
-                self._acknowledge([place for place, _ in delivered], ACCEPT)
+                self._acknowledge(delivered, ACCEPT)
             else:
                 self._delivered[_ENDED].extend(delivered)
 
@@ -282,7 +281,7 @@ class Leases:
         """
         if self._lease is not Lease.TASK_DONE or is_exit:
             acknowledgement = RELEASE if self._lease is Lease.TASK_DONE else ACCEPT
-            self._acknowledge(self._delivered_places(), acknowledgement)
+            self._acknowledge(chain.from_iterable(self._delivered.values()), acknowledgement)
         self._delivered.clear()
         self._lost.clear()
         self.forget_ready()
@@ -303,7 +302,7 @@ class Leases:
     def send_again(self, acknowledgements: Iterable[RangeAcknowledgement]) -> None:
         """Send acknowledgements again that could not be sent, as far as they are still due."""
         due = self.still_due(acknowledgements)
-        older = without_older(self._again, [NumberedOffsets(place, number) for place, _, number in due])
+        older = without_older(self._again, [(place, number) for place, _, number in due])
         self._again = older + due
 
     def still_due(self, acknowledgements: Iterable[RangeAcknowledgement]) -> list[RangeAcknowledgement]:
@@ -313,11 +312,11 @@ class Leases:
         """
         before = list(acknowledgements)
         oldest = min((one.number for one in before), default=0)
-        newer = [NumberedOffsets(place, number + 1) for place, _, number in chain(self._again, self._acknowledgements)]
+        newer = [(place, number + 1) for place, _, number in chain(self._again, self._acknowledgements)]
         if oldest < self._number:
-            newer += (one for delivered in self._delivered.values() for one in delivered if one.number > oldest)
+            newer += (one for delivered in self._delivered.values() for one in delivered if one[1] > oldest)
             numbers = (ready.number for ready in self._ready)
-            newer += map(NumberedOffsets, self._ready_places(), numbers)
+            newer += zip(self._ready_places(), numbers, strict=True)
         return without_older(before, newer) if newer else before
 
     def take_idle(self, now_ms: int) -> dict[int, list[tuple[int, int]]]:
@@ -409,8 +408,8 @@ class Leases:
     def _key(self, holder: Hashable) -> Hashable:
         return _ENDED if self._lease is Lease.PROGRAM else holder
 
-    def _acknowledge(self, places: Iterable[LeasedOffsets], acknowledgement: RecordAcknowledgement) -> None:
-        for place in places:
+    def _acknowledge(self, delivered: Iterable[NumberedOffsets], acknowledgement: RecordAcknowledgement) -> None:
+        for place, _ in delivered:
             self._acknowledgements.append(RangeAcknowledgement(place, acknowledgement, self._number))
             self._clear_renewal(place)
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from rayka.client.share.records import RecordAcknowledgement
 from rayka.queue.leased_offsets import (
     LeasedOffsets,
-    NumberedOffsets,
     RangeAcknowledgement,
     acknowledgement_batches,
     halves_of,
@@ -225,7 +224,7 @@ def test_offsets_that_were_leased_since_are_left_out(
     made: list[tuple[int, int, int, int]], leased: list[tuple[int, int, int, int]]
 ) -> None:
     sent = [RangeAcknowledgement(LeasedOffsets(one, at, at + more), ACCEPT, number) for one, at, more, number in made]
-    newer = [NumberedOffsets(LeasedOffsets(one, at, at + more), number) for one, at, more, number in leased]
+    newer = [(LeasedOffsets(one, at, at + more), number) for one, at, more, number in leased]
     expected = [
         (one.place.partition, offset, one.number)
         for one in sent
