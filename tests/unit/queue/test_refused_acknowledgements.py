@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.errors import ErrorCode
+from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import ShareLeaders
 from rayka.queue import Empty, Queue
 from rayka.queue.items import pickled
@@ -236,6 +236,31 @@ def test_close_waits_for_the_answer_to_a_tick(queue: Queue, leaders: WatchedLead
     wait_until(lambda: queue._here.reader._leases._has_ended, ENOUGH_S, "the handle ends")
     queue._here.loop.call_soon(leaders.gate.set)
     ended.result(ENOUGH_S)
+    assert other.lag() == 1
+    other.close()
+
+
+def test_close_waits_for_the_answer_to_a_fetch_in_another_thread(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, here = hold_all(queue), queue._here
+    leaders, gate, answers = here.broker.share_leaders, asyncio.Event(), []
+
+    class LateAnswers(WatchedLeaders):
+        async def fetch(self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Any:
+            answer = await leaders.fetch(params, partitions)
+            if params.has_room:
+                answers.append(answer)
+                await gate.wait()
+            return answer
+
+    monkeypatch.setattr(here.broker, "share_leaders", LateAnswers(leaders))
+    fetched = here.loop.submit(here.reader.look(1))
+    wait_until(lambda: answers, ENOUGH_S, "the leader has refused them")
+    ended = here.loop.submit(here.reader.end())
+    wait_until(lambda: here.reader._leases._has_ended, ENOUGH_S, "the handle ends")
+    here.loop.call_soon(gate.set)
+    ended.result(ENOUGH_S)
+    with pytest.raises(RaykaError, match="is closed"):
+        fetched.result(ENOUGH_S)
     assert other.lag() == 1
     other.close()
 
