@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rayka.client.consumer.consumer import UNREADABLE, AsyncConsumer
 from rayka.client.consumer.needs_group import NeedsGroup
 from rayka.client.consumer.pending import Polled
+from rayka.client.consumer.poll_guard import OTHER_THREAD, ThreadPoll
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.consumer.table_maker import TableKind
@@ -45,7 +46,7 @@ class Consumer(NeedsGroup, Unpicklable, Shell[AsyncConsumer], Closing):
         if not self._user.acquire(blocking=False):
             if coroutine is not None:
                 coroutine.close()
-            raise RaykaError(ErrorCode.INVALID_REQUEST, "Another thread is using this consumer: give each its own")
+            raise RaykaError(ErrorCode.INVALID_REQUEST, OTHER_THREAD)
         try:
             yield
         finally:
@@ -66,13 +67,13 @@ class Consumer(NeedsGroup, Unpicklable, Shell[AsyncConsumer], Closing):
     def _deliver(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
         """An interrupt (Ctrl-C) while the answer comes leaves it to the next poll."""
         with self._only_user():
-            self._core.begin_poll(self)
+            poll = self._core.begin_poll(ThreadPoll())
             try:
                 polled = self._take(take, timeout_ms)
                 self._core.pending.end_delivery(polled)
                 return polled
             finally:
-                self._core.poller = None
+                poll.has_ended = True
 
     def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
         taken = self._loop.call(partial(self._core.take_now, take))  # mostly there is something, and this is quick
@@ -82,11 +83,11 @@ class Consumer(NeedsGroup, Unpicklable, Shell[AsyncConsumer], Closing):
         """As `AsyncConsumer.poll_table`; the calling thread decodes."""
         kind = self._core.table_maker.kind_of(columns, copy)
         with self._only_user():
-            self._core.begin_poll(self)
+            poll = self._core.begin_poll(ThreadPoll())
             try:
                 return self._table(kind, timeout_ms)
             finally:
-                self._core.poller = None
+                poll.has_ended = True
 
     def _table(self, kind: TableKind, timeout_ms: float) -> pa.Table:
         polled = self._take(partial(self._core.taking_table, kind), timeout_ms) or {}
@@ -147,23 +148,23 @@ class Consumer(NeedsGroup, Unpicklable, Shell[AsyncConsumer], Closing):
         """Make the next records that are here; False if there are none. A signal handler that polls within this would
         get them too: it gets INVALID_REQUEST.
         """
-        self._core.begin_poll(self)
+        poll = self._core.begin_poll(ThreadPoll())
         try:
             return self._core.pending.make()
         finally:
-            self._core.poller = None
+            poll.has_ended = True
 
     def _fill(self) -> bool:
         """More records for iteration; False at the end of `consumer_timeout_ms`."""
         with self._only_user():
-            self._core.begin_poll(self)
+            poll = self._core.begin_poll(ThreadPoll())
             try:
-                return self._fill_pending()
+                return self._fill_pending(poll)
             finally:
-                self._core.poller = None
+                poll.has_ended = True
 
-    def _fill_pending(self) -> bool:
-        return self._loop.run(self._core.fill())
+    def _fill_pending(self, poll: ThreadPoll) -> bool:
+        return self._loop.run(self._core.fill(poll))
 
     def __next__(self) -> ConsumerRecord:
         made = self._core.pending.made

@@ -14,6 +14,7 @@ from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.needs_group import NeedsGroup
 from rayka.client.consumer.offsets import OffsetAndTimestamp, absence, look_up, require_timestamps
 from rayka.client.consumer.pending import Polled
+from rayka.client.consumer.poll_guard import UNGUARDED, AnyPoll, Poll, PollGuard, TaskPoll
 from rayka.client.consumer.positions import AssignedPartition, require_topic_partition
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
@@ -33,12 +34,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CALL_TIMEOUT_MS = 30_000
-_IS_POLLING = "This consumer is polling: let one task poll or iterate, and not also a signal handler"
 UNREADABLE = (OSError, SegmentGone)
 """Errors of a file with records, which are fetched again then."""
 
 T = TypeVar("T")
-Fetched = TypeVar("Fetched", bound=Mapping[TopicPartition, Any])
+Fetched = TypeVar("Fetched", bound=Mapping[TopicPartition, Any] | None)
 
 
 class WakeupError(Exception):
@@ -78,8 +78,7 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         self.pending = self.collector.pending
         self.end_fetches = self._fetcher.close
         self._is_closed = self._is_woken = False
-        self.poller: object = None
-        """The task, or else the blocking form, whose poll is under way."""
+        self._poll_guard = PollGuard()
         self._missing: set[str] = set()
         """Topics that were reported as missing."""
         self.table_maker = TableMaker(self.config.check_crcs)
@@ -118,15 +117,13 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         return await self._deliver(self.taking_batches, timeout_ms) or {}
 
     async def _deliver(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
-        task = asyncio.current_task()
-        self.begin_poll(task)
+        poll = self.begin_poll(TaskPoll())
         try:
-            polled = await self.take(take, timeout_ms)
+            polled = await self.take(partial(poll.take, take), timeout_ms)
             self.pending.end_delivery(polled)
             return polled
         finally:
-            if self.poller is task:
-                self.poller = None
+            poll.has_ended = True
 
     async def poll_table(
         self, timeout_ms: float = 0, columns: Sequence[str] | None = None, *, copy: bool = True
@@ -147,13 +144,11 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         truncated, or a later read of the disk fails, SIGBUS ends the process: see docs/python.md.
         """
         kind = self.table_maker.kind_of(columns, copy)
-        task = asyncio.current_task()
-        self.begin_poll(task)
+        poll = self.begin_poll(TaskPoll())
         try:
-            polled = await self.take(partial(self.taking_table, kind), timeout_ms) or {}
+            polled = await self.take(partial(poll.take, partial(self.taking_table, kind)), timeout_ms) or {}
         finally:
-            if self.poller is task:  # the next one may poll while this table is made, but not before the next `await`
-                self.poller = None
+            poll.has_ended = True  # the next one may poll while this table is made, but not before the next `await`
         begun = self.collector.begin_table(polled)
         try:
             self.pending.end_delivery(polled)
@@ -296,10 +291,10 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         self.table_maker.close()
 
     @at_home
-    async def fill(self) -> bool:
+    async def fill(self, poll: Poll = UNGUARDED) -> bool:
         """Put the next records into `pending`, for iteration; False when `consumer_timeout_ms` is over."""
         while not self.pending:
-            if not await self._wait(self.collector.fill, self.config.consumer_timeout_ms):
+            if not await self._wait(partial(poll.take, self.collector.fill), self.config.consumer_timeout_ms):
                 return False
         return True
 
@@ -311,14 +306,12 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
             try:
                 return self.pending.popleft()
             except IndexError:
-                task = asyncio.current_task()
-                self.begin_poll(task)
+                poll = self.begin_poll(TaskPoll())
                 try:
-                    if not await self.fill():
+                    if not await self.fill(poll):
                         raise StopAsyncIteration from None
                 finally:
-                    if self.poller is task:
-                        self.poller = None
+                    poll.has_ended = True
 
     def table_after(self, error: BaseException, kind: TableKind) -> pa.Table:
         """An empty table: the records could not be read from their file, and are fetched again."""
@@ -328,17 +321,12 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
     def _configure(self, config: Mapping[str, Any]) -> ConsumerConfig:
         return configure(ConsumerConfig, config)
 
-    def begin_poll(self, poller: object) -> None:
-        """A poll is under way until `poller` is reset. Raises INVALID_REQUEST if another is, which would get the same
-        records, and whose task has not been cancelled. No function ends a poll: Ctrl-C could come before it had.
-        """
-        other = self.poller
-        if other is not None and not (isinstance(other, asyncio.Task) and other.cancelling()):
-            raise RaykaError(ErrorCode.INVALID_REQUEST, _IS_POLLING)
-        self.poller = poller
+    def begin_poll(self, poll: AnyPoll) -> AnyPoll:
+        """As `PollGuard.begin`."""
+        return self._poll_guard.begin(poll)
 
     @at_home
-    async def take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
+    async def take(self, take: Callable[[], Polled | None], timeout_ms: float) -> Polled | None:
         """What `take` returns, within `timeout_ms`. The caller has received it when it calls `pending.end_delivery`."""
         return await self._wait(take, timeout_ms)
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 from rayka.client.consumer.blocking import Consumer
 from rayka.client.consumer.pending import Polled
+from rayka.client.consumer.poll_guard import ThreadPoll
 from rayka.client.group.consumer import CLOSE_TIMEOUT_MS, AsyncGroupConsumer, deadline_after
 from rayka.client.group.coordinator import OffsetAndMetadata, ReadOffsets
 from rayka.client.group.member import RebalanceCallback
@@ -84,8 +85,8 @@ class GroupConsumer(Consumer):
         finally:
             self._loop.run(self._core.stop())
 
-    def _fill_pending(self) -> bool:
-        return bool(self._poll_events(self._core.filling, self._core.config.consumer_timeout_ms))
+    def _fill_pending(self, poll: ThreadPoll) -> bool:
+        return bool(self._poll_events(partial(poll.take, self._core.filling), self._core.config.consumer_timeout_ms))
 
     def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
         return self._poll_events(take, timeout_ms)

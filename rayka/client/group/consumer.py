@@ -14,10 +14,12 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from rayka.client.consumer.consumer import seconds_of
 from rayka.client.consumer.pending import PendingRecords, Polled
+from rayka.client.consumer.poll_guard import UNGUARDED, AnyPoll, Poll
 from rayka.client.consumer.sequence import BLOCK_RECORDS, ConsumerRecords
 from rayka.client.group.commits import Commits
 from rayka.client.group.committing import CommittingConsumer
@@ -151,18 +153,19 @@ class AsyncGroupConsumer(CommittingConsumer):
         """
         return await super().poll(timeout_ms, max_records)
 
-    def begin_poll(self, poller: object) -> None:
+    def begin_poll(self, poll: AnyPoll) -> AnyPoll:
         """As `AsyncConsumer.begin_poll`; a callback of the poll that is under way gets an error of its own."""
         self._member.require_no_callback()
-        super().begin_poll(poller)
+        return super().begin_poll(poll)
 
-    async def take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
+    async def take(self, take: Callable[[], Polled | None], timeout_ms: float) -> Polled | None:
         """As `AsyncConsumer.take`."""
         return await self._poll_events(take, deadline_after(timeout_ms))
 
-    async def fill(self) -> bool:
+    async def fill(self, poll: Poll = UNGUARDED) -> bool:
         """Put the next records into `pending`, for iteration; False when `consumer_timeout_ms` is over."""
-        return bool(await self._poll_events(self.filling, deadline_after(self.config.consumer_timeout_ms)))
+        deadline_s = deadline_after(self.config.consumer_timeout_ms)
+        return bool(await self._poll_events(partial(poll.take, self.filling), deadline_s))
 
     @at_home
     async def group_metadata(self) -> GroupMetadata:

@@ -18,6 +18,7 @@ from typing import Any
 
 from rayka.client.consumer.fetch_collector import FetchCollector
 from rayka.client.consumer.pending import PendingRecords, RecordPlace
+from rayka.client.consumer.poll_guard import UNGUARDED, Poll
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.consumer.sequence import ConsumerRecords
@@ -119,10 +120,10 @@ class StreamMember(AsyncGroupConsumer):
             prepared = self._commits.prepare()
         await self._commits.commit(prepared)
 
-    async def fill(self) -> bool:
+    async def fill(self, poll: Poll = UNGUARDED) -> bool:
         """As for every consumer, and False when there will be no more records."""
         try:
-            return await super().fill()
+            return await super().fill(poll)
         except RaykaError:
             if self._is_closed or self._is_leaving:
                 return False

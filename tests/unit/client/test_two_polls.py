@@ -138,6 +138,82 @@ def test_the_next_task_may_poll_while_a_table_is_made(cluster: Cluster, monkeypa
 
 
 @pytest.mark.parametrize("group", [None, "readers"])
+@pytest.mark.parametrize("first", CALLS)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a task that nobody cancelled
+def test_a_task_that_a_loop_left_behind_when_it_was_closed_is_not_in_the_way(
+    cluster: Cluster, group: str | None, first: str
+) -> None:
+    consumer = cluster.async_consumer(group, auto_offset_reset="earliest")
+    left_behind: list[Any] = []
+
+    async def begin() -> None:
+        await consumer.assign([EVENTS])
+        left_behind.append(asyncio.ensure_future(read(consumer, first)))
+        await asyncio.wait(left_behind, timeout=0.01)
+
+    async def read_and_close() -> list[int]:
+        async with consumer:
+            return await read(consumer, "poll")
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    loop.close()
+    fill(cluster, 1)
+    assert asyncio.run(asyncio.wait_for(read_and_close(), 60)) == [0]
+    assert not left_behind[0].done()
+
+
+def test_what_polls_in_a_loop_that_goes_on_is_named_so_that_it_can_be_cancelled(cluster: Cluster) -> None:
+    """As after Ctrl-C in `run_until_complete(anext(consumer))`."""
+    consumer = cluster.async_consumer(auto_offset_reset="earliest")
+    loop = asyncio.new_event_loop()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    loop.run_until_complete(consumer.assign([EVENTS]))
+    loop.call_later(0.01, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(anext(consumer))
+    fill(cluster, 1)
+    with pytest.raises(RaykaError, match="This consumer is polling") as refused:
+        loop.run_until_complete(consumer.poll(30_000))
+    (waiting,) = (task for task in asyncio.all_tasks(loop) if f"If nobody waits for {task.get_name()} " in str(refused))
+    waiting.cancel()
+    assert offsets(loop.run_until_complete(consumer.poll(30_000))) == [0]
+    loop.run_until_complete(consumer.close())
+    loop.close()
+
+
+@pytest.mark.parametrize("group", [None, "readers"])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_task_that_went_on_after_it_was_cancelled_polls_as_others(
+    cluster: Cluster, group: str | None, call: str
+) -> None:
+    async def main() -> list[int]:
+        async with cluster.async_consumer(group, auto_offset_reset="earliest") as consumer:
+            await consumer.assign([EVENTS])
+
+            async def go_on() -> list[int]:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    return await read(consumer, call)
+                return []
+
+            polling = asyncio.create_task(go_on())
+            await asyncio.sleep(0)
+            polling.cancel()
+            await asyncio.sleep(0)
+            with pytest.raises(RaykaError, match="This consumer is polling"):
+                await consumer.poll(30_000)
+            await asyncio.to_thread(fill, cluster, 1)
+            return await polling
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == [0]
+
+
+@pytest.mark.parametrize("group", [None, "readers"])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("max_poll_records", [1, 2])
 @pytest.mark.parametrize("in_handler", ["poll", "iteration", "iteration to the end"])
