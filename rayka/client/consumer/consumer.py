@@ -57,8 +57,9 @@ def seconds_of(timeout_ms: float) -> float:
 class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
     """Reads partitions that the program assigns; for asyncio, in any event loop.
 
-    It lives in the loop that `broker` belongs to: `home`, or else the running one. One task at a time may poll or
-    iterate; a second one gets INVALID_REQUEST. Others may seek and commit meanwhile. Settings: see `ConsumerConfig`.
+    It lives in the loop that `broker` belongs to: `home`, or else the running one. One task at a time may poll, or
+    several of one loop iterate, of which each gets records of its own; any other gets INVALID_REQUEST. Others may seek
+    and commit meanwhile. Settings: see `ConsumerConfig`.
     Raises INVALID_CONFIG for an unknown setting or a bad value.
     """
 
@@ -306,7 +307,7 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
             try:
                 return self.pending.popleft()
             except IndexError:
-                poll = self.begin_poll(TaskPoll())
+                poll = self.begin_poll(TaskPoll(is_iteration=True))
                 try:
                     if not await self.fill(poll):
                         raise StopAsyncIteration from None

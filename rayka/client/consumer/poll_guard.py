@@ -29,6 +29,10 @@ class Poll:
         """Whether it may still return records."""
         return not self.has_ended
 
+    def may_run_beside(self, other: Poll) -> bool:
+        """Whether both get records of their own."""
+        return False
+
     @property
     def refusal(self) -> str:
         """What a poll is told that begins meanwhile."""
@@ -62,10 +66,11 @@ class TaskPoll(Poll):
     since, or if its loop is closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_iteration: bool = False) -> None:
         task = asyncio.current_task()
         self._task = weakref.ref(task) if task is not None else None  # it may be left behind in a loop that has ended
         self._cancels = task.cancelling() if task is not None else 0  # a program may have caught an earlier one
+        self._is_iteration = is_iteration
 
     @property
     def is_under_way(self) -> bool:
@@ -74,12 +79,19 @@ class TaskPoll(Poll):
             return False
         return task.cancelling() <= self._cancels
 
+    def may_run_beside(self, other: Poll) -> bool:
+        """Iterations may, in tasks of one loop: each record goes to the one that asks first."""
+        if not (isinstance(other, TaskPoll) and self._is_iteration and other._is_iteration):
+            return False
+        mine, theirs = self._running(), other._running()
+        return mine is not None and theirs is not None and mine.get_loop() is theirs.get_loop()
+
     @property
     def refusal(self) -> str:
         """See `Poll.refusal`."""
         task = self._running()
         name = "its task" if task is None else task.get_name()
-        reason = "This consumer is polling: let one task poll or iterate"
+        reason = "This consumer is polling: let one task poll, or tasks of one event loop iterate"
         return f"{reason}. If nobody waits for {name} any more, say after Ctrl-C, cancel that task first"
 
     def _running(self) -> asyncio.Task[object] | None:
@@ -88,20 +100,23 @@ class TaskPoll(Poll):
 
 
 class PollGuard:
-    """The poll of one consumer that is under way."""
+    """The polls of one consumer that are under way."""
 
     def __init__(self) -> None:
-        self._poll: Poll | None = None
+        self._polls: list[Poll] = []
 
     def begin(self, poll: AnyPoll) -> AnyPoll:
-        """The poll is under way from now on. Raises INVALID_REQUEST if another is.
+        """The poll is under way from now on. Raises INVALID_REQUEST if another is, unless both may be.
 
         One that is over without having been ended, say because its task was cancelled, ends now.
         """
-        other = self._poll
-        if other is not None:
-            if other.is_under_way:
+        under_way: list[Poll] = []
+        for other in self._polls:
+            if not other.is_under_way:
+                other.has_ended = True
+            elif poll.may_run_beside(other):
+                under_way.append(other)
+            else:
                 raise RaykaError(ErrorCode.INVALID_REQUEST, other.refusal)
-            other.has_ended = True
-        self._poll = poll  # the last step, and no call: Ctrl-C comes before it, or in the caller's `try`
+        self._polls = [*under_way, poll]  # the last step, and no call: Ctrl-C comes before it, or in the caller's `try`
         return poll

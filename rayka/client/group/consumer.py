@@ -165,7 +165,8 @@ class AsyncGroupConsumer(CommittingConsumer):
     async def fill(self, poll: Poll = UNGUARDED) -> bool:
         """Put the next records into `pending`, for iteration; False when `consumer_timeout_ms` is over."""
         deadline_s = deadline_after(self.config.consumer_timeout_ms)
-        return bool(await self._poll_events(partial(poll.take, self.filling), deadline_s))
+        filled = await self._poll_events(partial(poll.take, self.filling), deadline_s)
+        return filled is not None  # another task that iterates may already have taken them all
 
     @at_home
     async def group_metadata(self) -> GroupMetadata:

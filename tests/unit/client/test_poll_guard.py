@@ -90,3 +90,27 @@ def test_a_task_that_has_ended_in_any_way_is_not_in_the_way() -> None:
         await take_turn(guard)
 
     asyncio.run(main())
+
+
+def test_iterations_of_one_loop_may_run_beside_each_other_and_no_poll_beside_any_of_them() -> None:
+    async def main() -> None:
+        guard, polls, may_end = PollGuard(), list[TaskPoll](), asyncio.Event()
+
+        async def iterate() -> None:
+            poll = guard.begin(TaskPoll(is_iteration=True))
+            polls.append(poll)
+            await may_end.wait()
+            poll.has_ended = True
+
+        tasks = [asyncio.create_task(iterate()) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert len(polls) == 3
+        polls[2].has_ended = True
+        assert "let one task poll" in refusal(guard, TaskPoll())
+        polls[0].has_ended = True
+        assert tasks[1].get_name() in refusal(guard, TaskPoll())
+        may_end.set()
+        await asyncio.gather(*tasks)
+        guard.begin(TaskPoll())
+
+    asyncio.run(main())

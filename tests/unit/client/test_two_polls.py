@@ -78,19 +78,58 @@ def test_a_second_task_gets_an_error_and_the_first_all_records(
     assert asyncio.run(asyncio.wait_for(main(), 60)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("group", [None, "readers"])
-def test_a_second_task_that_iterates_gets_an_error_when_both_wait(cluster: Cluster, group: str | None) -> None:
-    async def main() -> list[int]:
-        async with cluster.async_consumer(group, auto_offset_reset="earliest") as consumer:
-            await consumer.assign([EVENTS])
-            polling = asyncio.ensure_future(anext(consumer))
-            await asyncio.sleep(0)
-            with pytest.raises(RaykaError, match="This consumer is polling"):
-                await anext(consumer)
-            await asyncio.to_thread(fill, cluster, 2)
-            return [(await polling).offset, (await anext(consumer)).offset]
+@pytest.mark.parametrize("how", ["assigned", "assigned, in a group", "subscribed"])
+def test_tasks_of_one_loop_that_iterate_share_the_records(cluster: Cluster, how: str) -> None:
+    """Such as a pool of workers, which iterate while others wait for records, or some end."""
+    fill(cluster, 1)
+    group = None if how == "assigned" else "readers"
 
-    assert asyncio.run(asyncio.wait_for(main(), 60)) == [0, 1]
+    async def main() -> list[int]:
+        found = list[int]()
+        async with cluster.async_consumer(
+            group, auto_offset_reset="earliest", consumer_timeout_ms=30_000, max_poll_records=3
+        ) as consumer:
+            if how == "subscribed":
+                await consumer.subscribe(["events"])
+            else:
+                await consumer.assign([EVENTS])
+
+            async def work(number: int) -> None:
+                async for record in consumer:
+                    found.append(record.offset)
+                    await asyncio.sleep(0.001 * number)
+
+            workers = [asyncio.create_task(work(number)) for number in range(5)]
+            for number in range(4):
+                await asyncio.to_thread(fill, cluster, 20)
+                while len(found) < 20 * number + 21:
+                    await asyncio.sleep(0.01)
+                workers[number].cancel()
+            await asyncio.wait(workers[:4])
+            workers[4].cancel()
+            await asyncio.wait(workers)
+            assert all(worker.cancelled() for worker in workers)
+            return found
+
+    assert sorted(asyncio.run(asyncio.wait_for(main(), 60))) == [*range(81)]
+
+
+def test_tasks_of_two_loops_do_not_iterate_at_once(cluster: Cluster) -> None:
+    async def main() -> int:
+        async with cluster.async_consumer(auto_offset_reset="earliest") as consumer:
+            await consumer.assign([EVENTS])
+            iterating = asyncio.ensure_future(anext(consumer))
+            await asyncio.sleep(0)
+
+            async def iterate() -> None:
+                await anext(consumer)
+
+            with pytest.raises(RaykaError, match="This consumer is polling"):
+                await asyncio.to_thread(asyncio.run, iterate())
+            await asyncio.to_thread(fill, cluster, 1)
+            return (await iterating).offset
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == 0
 
 
 @pytest.mark.parametrize("group", [None, "readers"])
