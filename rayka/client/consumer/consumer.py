@@ -136,8 +136,9 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         one continues with the following one.
         The columns are key, value, topic, partition, offset, timestamp, timestampType and headers, or those named in
         `columns`. The rows of a partition are in the order of their offsets. Deserializers are not applied. Errors as
-        `poll`; after CORRUPT_MESSAGE for a batch that can't be read the next tables have the records before it. Needs
-        pyarrow (`rayka[columns]`).
+        `poll`; after CORRUPT_MESSAGE for a batch that can't be read the next tables have the records before it. What
+        other tasks poll while a table is made comes again if the table can't have all its records. Needs pyarrow
+        (`rayka[columns]`).
 
         With `copy=False` large values are not copied: their column is a `pyarrow.binary_view` that points into the
         leader's files, if the leader is on this node, or into the fetched bytes. The table and its slices keep all of
@@ -149,7 +150,7 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         try:
             polled = await self.take(partial(poll.take, partial(self.taking_table, kind)), timeout_ms) or {}
         finally:
-            poll.has_ended = True  # the next one may poll while this table is made, but not before the next `await`
+            poll.has_ended = True  # others may poll while this table is made, at the price that the docstring names
         begun = self.collector.begin_table(polled)
         try:
             self.pending.end_delivery(polled)

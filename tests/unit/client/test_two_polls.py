@@ -176,6 +176,35 @@ def test_the_next_task_may_poll_while_a_table_is_made(cluster: Cluster, monkeypa
     assert asyncio.run(asyncio.wait_for(main(), 60)) == [0, 1]
 
 
+def test_what_another_task_polled_comes_again_behind_the_records_of_a_table_that_fails(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, 1)
+
+    async def main() -> tuple[list[int], list[int]]:
+        async with cluster.async_consumer(auto_offset_reset="earliest") as consumer:
+            await consumer.assign([EVENTS])
+            others, again = list[int](), list[int]()
+
+            def poll_and_fail(*_: Any) -> Any:
+                asyncio.run_coroutine_threadsafe(poll(), loop).result(30)
+                raise MemoryError
+
+            async def poll() -> None:
+                await asyncio.to_thread(fill, cluster, 1)
+                others.extend(await read(consumer, "poll"))
+
+            loop = asyncio.get_running_loop()
+            monkeypatch.setattr(consumer.table_maker, "table_of", poll_and_fail)
+            with pytest.raises(MemoryError):
+                await read(consumer, "poll_table")
+            while len(again) < 2:
+                again += await read(consumer, "poll")
+            return others, again
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == ([1], [0, 1])
+
+
 @pytest.mark.parametrize("group", [None, "readers"])
 @pytest.mark.parametrize("first", CALLS)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a task that nobody cancelled
