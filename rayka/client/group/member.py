@@ -115,21 +115,23 @@ class GroupMember:
 
     def step(self) -> RebalanceCallback | None:
         """Start the next action, unless one is in progress. Returns the callback to run, if there is one."""
-        if self._callback is not None and self._callback.has_ended:
-            self.callback_done(self._callback)
+        callback = self._callback
+        if callback is not None:
+            if callback.has_ended:  # a single look: it may end now, in its thread, and must not be given out again
+                self.callback_done(callback)
+            elif callback.has_begun:
+                raise _callback_runs()
         if self._callback is None and self._action_task is None:
             action = self.membership.next_action(self._name_of)
             if action is not None:
                 self._action_task = asyncio.get_running_loop().create_task(self._carry_out(action))
-        self.require_no_callback()
         return self._callback
 
     def require_no_callback(self) -> None:
         """Raises INVALID_REQUEST while the program runs a callback. From any thread."""
         callback = self._callback
         if callback is not None and callback.has_begun and not callback.has_ended:
-            reason = "this call from a rebalance callback would wait for the callback itself"
-            raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
+            raise _callback_runs()
 
     def callback_done(self, callback: RebalanceCallback) -> None:
         """The callback has returned, or raised."""
@@ -230,6 +232,11 @@ class GroupMember:
 
     def _name_of(self, topic_id: uuid.UUID) -> str | None:
         return self._broker.image.topic_names_by_id.get(topic_id)
+
+
+def _callback_runs() -> RaykaError:
+    reason = "this call from a rebalance callback would wait for the callback itself"
+    return RaykaError(ErrorCode.INVALID_REQUEST, reason)
 
 
 def _rayka_error(error: Exception) -> RaykaError:
