@@ -235,7 +235,7 @@ class GroupMember:
 
 
 def _callback_runs() -> RaykaError:
-    reason = "this call from a rebalance callback would wait for the callback itself"
+    reason = "A rebalance callback runs: a poll within it would wait for the callback itself, any other can follow it"
     return RaykaError(ErrorCode.INVALID_REQUEST, reason)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -322,6 +324,44 @@ def test_a_signal_handler_that_polls_anywhere_in_a_poll_neither_loses_nor_repeat
     assert place > 10
     assert refused > 5
     consumer.close()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_thread_is_told_that_another_thread_polls(cluster: Cluster, call: str) -> None:
+    consumer = cluster.consumer(auto_offset_reset="earliest")
+    consumer.assign([EVENTS])
+    with ThreadPoolExecutor(1, "rayka-other") as others:
+        polling = others.submit(consumer.poll, 60_000)
+        wait_until(lambda: consumer._core._fetcher._polls_waiting, 30, "it waits for records")
+        with pytest.raises(RaykaError, match="Another thread is using this consumer"):
+            read_here(consumer, call)
+        fill(cluster, 1)
+        assert offsets(polling.result(60)) == [0]
+    consumer.close()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_poll_while_close_runs_a_callback_in_another_thread_is_told_so(cluster: Cluster, call: str) -> None:
+    cluster.admin().create_topic("events", partitions=1)
+    fill(cluster, 1)
+    consumer = cluster.consumer("readers", auto_offset_reset="earliest")
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def wait(_: object) -> None:
+        has_begun.set()
+        assert may_end.wait(60)
+
+    consumer.subscribe(["events"], on_revoked=wait)
+    assert offsets(consumer.poll(30_000)) == [0]
+    with ThreadPoolExecutor(1, "rayka-other") as others:
+        closing = others.submit(consumer.close)
+        assert has_begun.wait(60)
+        try:
+            with pytest.raises(RaykaError, match="A rebalance callback runs"):
+                read_here(consumer, call)
+        finally:
+            may_end.set()
+        closing.result(60)
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # Ctrl-C came before it was given to the loop
