@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayka.client.cluster import Cluster
-from rayka.client.consumer import fetch_buffer, fetch_collector, stored, table_maker, tables
+from rayka.client.consumer import fetch_collector, ready_partitions, stored, table_maker, tables
 from rayka.client.consumer.blocking import Consumer
 from rayka.errors import ErrorCode
 from rayka.gateway.server.segment_files import SegmentFile
@@ -58,7 +58,7 @@ def small_limits() -> Iterator[None]:
         patch.setattr(tables, "_MOST_BYTES", 20_000)
         patch.setattr(tables, "_MOST_AHEAD_BYTES", 9000)
         patch.setattr(table_maker, "_REST_S", 0.0)
-        patch.setattr(fetch_buffer, "_LEAST_PART_BYTES", 2000)
+        patch.setattr(ready_partitions, "_LEAST_PART_BYTES", 2000)
         patch.setattr(fetch_collector, "_TABLE_BYTES", 12_000)
         yield
 

@@ -324,7 +324,7 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
         return configure(ConsumerConfig, config)
 
     def begin_poll(self, poll: AnyPoll) -> AnyPoll:
-        """As `PollGuard.begin`."""
+        """As `PollGuard.begin`: until the caller sets `has_ended`. One whose task was cancelled is passed over."""
         return self._poll_guard.begin(poll)
 
     @at_home

@@ -31,14 +31,19 @@ _VIEWED_BYTES = 32 << 20
 
 
 class FetchCollector:
-    """What one consumer takes from its fetcher. Lives in the event loop; any thread may ask for `position`, `received`.
+    """What one consumer takes from its fetcher.
 
-    Iteration gets `max_poll_records` at a time, and up to `max_fill_records` while the program takes them quickly.
+    It lives in the event loop. Any thread may call `position`, `received` and `begin_table`, and use `pending` and
+    `tables_being_made` as these say.
+
+    A poll takes with `collect` or `collect_for_table`, and iteration with `fill`: these mark what they take as pending.
+    `take` and `take_batches` do not: `collect` takes with one of them. Iteration gets `max_poll_records` at a time, and
+    up to `max_fill_records` while the program takes them quickly.
     """
 
     def __init__(self, fetcher: Fetcher, max_poll_records: int, max_fill_records: int) -> None:
         self._fetcher = fetcher
-        self._buffer = fetcher.buffer
+        self._ready = fetcher.ready
         fetcher.on_recreated = self._recreated
         self.pending = PendingRecords()
         self.tables_being_made = TablesBeingMade()
@@ -69,17 +74,17 @@ class FetchCollector:
         return polled
 
     def take(self, limit: int) -> dict[TopicPartition, ConsumerRecords]:
-        """At most `limit` prefetched records. Raises a partition's error if there are none before it."""
+        """For `collect`: at most `limit` prefetched records. Raises a partition's error if there are none before it."""
         self._fetcher.will_take(FOR_RECORDS)
         taken: dict[TopicPartition, ConsumerRecords] = {}
-        for state in self._buffer.readable():
+        for state in self._ready.readable():
             self._taken_last = state
             if state.error is None or state.completed_fetches:
                 records = state.take(limit)
                 limit -= len(records)
                 if records:
                     taken[state.topic_partition] = records
-                    self._buffer.end_turn(state)
+                    self._ready.end_turn(state)
             if state.error is not None and not taken:
                 self._fetcher.raise_error(state)
             if limit <= 0:
@@ -88,7 +93,7 @@ class FetchCollector:
         return taken
 
     def take_batches(self) -> dict[TopicPartition, list[RecordBatches]]:
-        """All prefetched record batches. Raises a partition's error if there are none before it."""
+        """For `collect`: all prefetched record batches. Raises a partition's error if there are none before it."""
         self._fetcher.will_take(FOR_BATCHES)
         return cast(dict[TopicPartition, list[RecordBatches]], self._take_batches(inf))
 
@@ -99,13 +104,13 @@ class FetchCollector:
 
     def _take_batches(self, enough_bytes: float) -> dict[TopicPartition, list[FetchedBatches]]:
         taken: dict[TopicPartition, list[FetchedBatches]] = {}
-        for state in self._buffer.readable():
+        for state in self._ready.readable():
             self._taken_last = state
             if state.completed_fetches:
                 if batches := self._fetcher.take_batches(state, enough_bytes):
                     taken[state.topic_partition] = batches
                     enough_bytes -= sum(each.size for each in batches)
-                self._buffer.end_turn(state)
+                self._ready.end_turn(state)
                 if enough_bytes <= 0:
                     break
             elif not taken:
@@ -216,10 +221,10 @@ class FetchCollector:
         position, partition = self.position(state), state.topic_partition
         return None if position is None else self.tables_being_made.first_offset(partition, position)
 
-    def seek(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
-        """Continue where the program wants, also if a table that is being made fails."""
+    def seek(self, state: AssignedPartition, move: Callable[[], None]) -> None:
+        """Continue where `move` puts the position, for the program; also if a table that is being made fails."""
         self.tables_being_made.keep(lambda partition: partition != state.topic_partition)
-        self._reposition(state, seek)
+        self._reposition(state, move)
 
     def pause(self, states: Iterable[AssignedPartition]) -> None:
         """Take no records of these until they are resumed, and return those that iteration has not given out."""
@@ -229,9 +234,9 @@ class FetchCollector:
             if (offset := first_offsets.get(state.topic_partition)) is not None:
                 self._reposition(state, partial(state.seek, offset))
 
-    def _reposition(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
-        """Seek, and drop records that iteration has not returned."""
-        seek()
+    def _reposition(self, state: AssignedPartition, move: Callable[[], None]) -> None:
+        """Move the position, and drop records that iteration has not returned."""
+        move()
         self._drop_pending(state.topic_partition)
         self._fetcher.pump()
 

@@ -16,10 +16,10 @@ from functools import partial
 from typing import NoReturn
 
 from rayka.client.consumer.answer_reader import AnswerReader, Found
-from rayka.client.consumer.fetch_buffer import FetchBuffer
 from rayka.client.consumer.offset_fetcher import OffsetFetcher
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.read_ahead import FOR_RECORDS, ReadAhead
+from rayka.client.consumer.ready_partitions import ReadyPartitions
 from rayka.client.consumer.records import CompletedFetch
 from rayka.client.consumer.stored import BeginPart, FetchedBatches, StoredBatches, StoredFetch
 from rayka.client.settings import ConsumerConfig
@@ -61,7 +61,7 @@ class Fetcher:
         self._loop = loop
         self._fetches: set[asyncio.Future[list[FetchResult]]] = set()
         self._offsets = OffsetFetcher(broker, config, loop, self._settle_position, self.pump)
-        self.buffer = FetchBuffer()
+        self.ready = ReadyPartitions()
         self._changed = asyncio.Event()
         self._is_closed = False
         self._seen_image: MetadataImage | None = None
@@ -106,7 +106,7 @@ class Fetcher:
         if found and (room := self._room()) > 0:
             self._fetch(found, room)
         if self._ahead.may_be_stored and self._begin_part is not None and not self._polls_waiting:
-            self.buffer.begin_parts(self._begin_part, self._reader.files, self._table_bytes)
+            self.ready.begin_parts(self._begin_part, self._reader.files, self._table_bytes)
         if not self._fetches:
             # The program may take its time, and the disk needs the blocks of deleted segments.
             self._reader.files.close()
@@ -218,10 +218,10 @@ class Fetcher:
 
     def _room(self) -> int:
         """How many bytes may be prefetched, beside what stays in its file."""
-        return self._config.fetch_max_bytes - self.buffer.buffered_bytes - self._reader.waiting_bytes
+        return self._config.fetch_max_bytes - self.ready.buffered_bytes - self._reader.waiting_bytes
 
     def _is_ready(self, state: AssignedPartition) -> None:
-        self.buffer.add(state)
+        self.ready.add(state)
         self._changed.set()
 
     def _fail(self, state: AssignedPartition, error: RaykaError) -> None:

@@ -634,7 +634,7 @@ def test_a_file_that_is_gone_keeps_no_other_partition_from_the_same_table(
 
 def gone_for_first(fetcher: Any) -> Any:
     """The files of the partition whose turn it is are gone."""
-    first, opened = next(iter(fetcher.buffer._ready)).topic_partition, StoredBatches.opened
+    first, opened = next(iter(fetcher.ready._states)).topic_partition, StoredBatches.opened
 
     def opening(batches: StoredBatches, files: SegmentFiles) -> StoredBatches:
         if batches.topic_partition == first:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.consumer import fetch_buffer, fetch_collector, tables
+from rayka.client.consumer import fetch_collector, ready_partitions, tables
 from rayka.client.consumer.stored import StoredBatches, StoredFetch
 from rayka.client.consumer.table_maker import PartAhead, TableKind, TableMaker
 from rayka.client.consumer.tables import table_of
@@ -231,7 +231,7 @@ def test_parts_are_made_by_nobody_where_no_thread_can_be_started(
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of any size are made ahead, and each answer is a table."""
-    monkeypatch.setattr(fetch_buffer, "_LEAST_PART_BYTES", 1)
+    monkeypatch.setattr(ready_partitions, "_LEAST_PART_BYTES", 1)
     monkeypatch.setattr(fetch_collector, "_TABLE_BYTES", 1)
 
 

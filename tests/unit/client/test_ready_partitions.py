@@ -1,4 +1,4 @@
-"""In which order what was fetched ahead is given out, and parts of tables are begun."""
+"""In which order partitions give what was fetched ahead, and parts of tables are begun."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rayka.client.consumer.fetch_buffer import FetchBuffer
 from rayka.client.consumer.positions import AssignedPartition
+from rayka.client.consumer.ready_partitions import ReadyPartitions
 from rayka.client.consumer.stored import Piece, StoredBatches, StoredFetch
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.segment_files import SegmentFiles
@@ -26,14 +26,14 @@ def partition_with(number: int, *sizes: int) -> AssignedPartition:
     return state
 
 
-def buffer_of(*states: AssignedPartition) -> FetchBuffer:
-    buffer = FetchBuffer()
+def ready_of(*states: AssignedPartition) -> ReadyPartitions:
+    ready = ReadyPartitions()
     for state in states:
-        buffer.add(state)
-    return buffer
+        ready.add(state)
+    return ready
 
 
-def begun(buffer: FetchBuffer, files: SegmentFiles, table_bytes: int) -> list[tuple[int, int]]:
+def begun(ready: ReadyPartitions, files: SegmentFiles, table_bytes: int) -> list[tuple[int, int]]:
     """The partitions and offsets of the parts that are begun."""
     found: list[tuple[int, int]] = []
 
@@ -41,46 +41,46 @@ def begun(buffer: FetchBuffer, files: SegmentFiles, table_bytes: int) -> list[tu
         found.append((batches.topic_partition.partition, batches.position))
         return object()
 
-    buffer.begin_parts(begin_part, files, table_bytes)
+    ready.begin_parts(begin_part, files, table_bytes)
     return found
 
 
 def test_partitions_take_turns() -> None:
     first, second, third = states = [partition_with(number, 1) for number in range(3)]
-    buffer = buffer_of(*states)
-    assert buffer.readable() == [first, second, third]
-    buffer.end_turn(first)
-    buffer.add(second)
-    assert buffer.readable() == [second, third, first]
+    ready = ready_of(*states)
+    assert ready.readable() == [first, second, third]
+    ready.end_turn(first)
+    ready.add(second)
+    assert ready.readable() == [second, third, first]
 
 
 def test_a_paused_partition_keeps_its_turn_and_gives_nothing() -> None:
     first, second = partition_with(0, 1), partition_with(1, 1)
-    buffer = buffer_of(first, second)
+    ready = ready_of(first, second)
     first.pause()
-    assert buffer.readable() == [second]
+    assert ready.readable() == [second]
     first.is_paused = False
-    assert buffer.readable() == [first, second]
+    assert ready.readable() == [first, second]
 
 
 def test_a_partition_without_fetches_is_readable_as_long_as_it_has_an_error() -> None:
     state = partition_with(0)
-    buffer = buffer_of(state)
+    ready = ready_of(state)
     state.error = RaykaError(ErrorCode.CORRUPT_MESSAGE, "damaged")
-    assert buffer.readable() == [state]
+    assert ready.readable() == [state]
     state.error = None
-    assert buffer.readable() == []
+    assert ready.readable() == []
     state.error = RaykaError(ErrorCode.CORRUPT_MESSAGE, "damaged")
-    assert buffer.readable() == [], "it has to be added again"
+    assert ready.readable() == [], "it has to be added again"
 
 
 def test_what_is_buffered_of_paused_partitions_does_not_count() -> None:
     first, second = partition_with(0, 1), partition_with(1, 1)
     first.buffered_bytes, second.buffered_bytes = 10, 300
-    buffer = buffer_of(first, second)
-    assert buffer.buffered_bytes == 310
+    ready = ready_of(first, second)
+    assert ready.buffered_bytes == 310
     second.pause()
-    assert buffer.buffered_bytes == 10
+    assert ready.buffered_bytes == 10
 
 
 @pytest.mark.parametrize(
@@ -90,21 +90,21 @@ def test_what_is_buffered_of_paused_partitions_does_not_count() -> None:
 def test_parts_are_begun_in_the_order_in_which_tables_end_with_a_partition(
     files: SegmentFiles, table_bytes: int, expected: list[tuple[int, int]]
 ) -> None:
-    buffer = buffer_of(partition_with(0, 10 * MIB, 10 * MIB), partition_with(1, 10 * MIB, 10 * MIB))
-    assert begun(buffer, files, table_bytes) == expected
-    assert begun(buffer, files, table_bytes) == [], "each part is begun once"
+    ready = ready_of(partition_with(0, 10 * MIB, 10 * MIB), partition_with(1, 10 * MIB, 10 * MIB))
+    assert begun(ready, files, table_bytes) == expected
+    assert begun(ready, files, table_bytes) == [], "each part is begun once"
 
 
 def test_parts_are_begun_of_large_answers_only(files: SegmentFiles) -> None:
-    buffer = buffer_of(partition_with(0, MIB, 65 * MIB, 10 * MIB, 11 * MIB, 12 * MIB))
-    assert begun(buffer, files, 16 * MIB) == [(0, 2), (0, 3)]
+    ready = ready_of(partition_with(0, MIB, 65 * MIB, 10 * MIB, 11 * MIB, 12 * MIB))
+    assert begun(ready, files, 16 * MIB) == [(0, 2), (0, 3)]
 
 
 def test_no_part_is_begun_of_a_partition_that_is_paused_or_was_just_sought(files: SegmentFiles) -> None:
     sought, paused = partition_with(0, 10 * MIB), partition_with(1, 10 * MIB)
     sought.tables_before_ahead = 1
     paused.pause()
-    assert begun(buffer_of(sought, paused), files, 16 * MIB) == []
+    assert begun(ready_of(sought, paused), files, 16 * MIB) == []
 
 
 def test_a_part_that_can_not_be_begun_does_not_hinder_the_next(files: SegmentFiles) -> None:
@@ -114,5 +114,5 @@ def test_a_part_that_can_not_be_begun_does_not_hinder_the_next(files: SegmentFil
         asked.append(batches.position)
         raise MemoryError
 
-    buffer_of(partition_with(0, 10 * MIB, 10 * MIB)).begin_parts(no_memory, files, 16 * MIB)
+    ready_of(partition_with(0, 10 * MIB, 10 * MIB)).begin_parts(no_memory, files, 16 * MIB)
     assert asked == [0, 1]

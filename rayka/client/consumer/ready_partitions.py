@@ -1,6 +1,6 @@
-"""What a consumer has fetched ahead, in the order in which it gives that to the program.
+"""The partitions from which a consumer can give the program something, in turn.
 
-Partitions take turns: one from which records came last comes last at the next call. While the program works with a
+One from which records came last comes last at the next call. While the program works with a
 table, parts of the next two are made of the large answers that these will get.
 """
 
@@ -25,32 +25,32 @@ _MOST_PART_BYTES = 64 << 20
 """Larger answers are not made ahead: the parts would take as much memory."""
 
 
-class FetchBuffer:
-    """The partitions that have completed fetches, or an error. Paused ones keep their turn."""
+class ReadyPartitions:
+    """Those that have completed fetches, or an error. Paused ones keep their turn."""
 
     def __init__(self) -> None:
-        self._ready: dict[AssignedPartition, None] = {}
+        self._states: dict[AssignedPartition, None] = {}
 
     def add(self, state: AssignedPartition) -> None:
         """The partition has something; if it had before, its turn stays."""
-        self._ready.setdefault(state)
+        self._states.setdefault(state)
 
     def readable(self) -> list[AssignedPartition]:
         """The partitions that have something and are not paused, in turn."""
-        for state in [state for state in self._ready if not state.completed_fetches and state.error is None]:
-            del self._ready[state]
-        return [state for state in self._ready if not state.is_paused]
+        for state in [state for state in self._states if not state.completed_fetches and state.error is None]:
+            del self._states[state]
+        return [state for state in self._states if not state.is_paused]
 
     def end_turn(self, state: AssignedPartition) -> None:
         """The others come first at the next call."""
-        self._ready[state] = self._ready.pop(state)
+        self._states[state] = self._states.pop(state)
 
     @property
     def buffered_bytes(self) -> int:
         """How many bytes are held in memory. Those of paused partitions do not count: they must not keep the others
         from being read.
         """
-        return sum(state.buffered_bytes for state in self._ready if not state.is_paused)
+        return sum(state.buffered_bytes for state in self._states if not state.is_paused)
 
     def begin_parts(self, begin_part: BeginPart, files: SegmentFiles, table_bytes: float) -> None:
         """Let parts of the next tables, of `table_bytes` each, be made of the large answers that these will get
@@ -68,7 +68,7 @@ class FetchBuffer:
         """
         turns = deque(
             iter(state.completed_fetches)
-            for state in self._ready
+            for state in self._states
             if not state.tables_before_ahead and not state.is_paused
         )
         left_bytes = table_bytes
