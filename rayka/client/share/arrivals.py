@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from rayka.client.share.acquired import take_records
 from rayka.client.share.held_records import Aside, HeldRecords, Results
-from rayka.client.share.leaders import MemberLeaders
+from rayka.client.share.leaders import MemberLeaders, is_full
 from rayka.client.share.member import ShareConsumerMember
 from rayka.client.share.records import ShareRecord
 from rayka.errors import ErrorCode, RaykaError, may_pass
@@ -188,8 +188,8 @@ class Arrivals:
         self._send_all(earlier)
         self._asking = self._send(aside, assigned, wait_s, max_records)
         results = await self._asking
-        is_full = sum(result.acquired_count for result in results.values()) >= max_records
-        self._order = _next_order(assigned, [bool(result.acquired) for result in results.values()], is_full=is_full)
+        had_records = [bool(result.acquired) for result in results.values()]
+        self._order = _next_order(assigned, had_records, is_full=is_full(results.values(), max_records))
         records = self._take(results)
         if not assigned:
             await self._await_assignment(wait_s)
@@ -272,13 +272,18 @@ def _next_order(
 ) -> Sequence[TopicIdPartition]:
     """The order of partitions in the next fetch, from those of the last one and whether each had records.
 
-    Leaders are asked in order, until there are enough records. So after a full answer those behind the last partition
-    with records come first, or they might wait for ever. Those without records come last: asking for them takes time.
+    Leaders are asked in order, and each reads its partitions in order, until there is enough. So after a full answer it
+    is not known which were asked in vain: all without records come first. Of those the one that was first moves behind
+    the others, because only the first one is certain to be asked. So a partition waits for no more fetches than there
+    are partitions. Otherwise those with records come first, whose leader acknowledges and acquires in one request.
     """
     asked = list(zip(order, had_records, strict=False))  # results of acknowledgements alone come behind these
-    while is_full and asked and not asked[-1][1]:
-        asked.pop()
     with_records = [one for one, had_some in asked if had_some]
+    without = [one for one, had_some in asked if not had_some]
     if not with_records:
         return order
-    return [*order[len(asked) :], *with_records, *(one for one, had_some in asked if not had_some)]
+    if not is_full:
+        return [*with_records, *without]
+    if not had_records[0]:
+        without.append(without.pop(0))
+    return [*without, *with_records]

@@ -187,6 +187,15 @@ class MemberLeaders:
         return answered
 
 
+def is_full(results: Iterable[ShareFetchResult], max_records: int) -> bool:
+    """Whether the answers to a fetch have so many records or bytes that perhaps not all partitions were asked."""
+    count = size = 0
+    for result in results:
+        count += result.acquired_count
+        size += result.size
+    return count >= max_records or size >= _MAX_BYTES
+
+
 def _refused_for_now(acknowledgements: Acknowledgements, results: Results) -> Acknowledgements:
     return {
         partition: by_offset
