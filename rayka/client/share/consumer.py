@@ -41,7 +41,10 @@ logger = logging.getLogger(__name__)
 _MODES: Final = ("implicit", "explicit")
 _ACQUIRE_MODES: Final = tuple(mode.name.lower() for mode in AcquireMode)
 _TO_RESEND_S: Final = 5.0
-"""So long `close` sends acknowledgements again that are refused for now, as while a leader moves."""
+"""So long `close` sends acknowledgements again that were refused for now."""
+_HELD_S: Final = 0.6
+"""If the last acknowledgements take longer, `close` gives back other records before they are sent. By then no fetch
+that it has ended waits at a leader any more, which could acquire them again."""
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 1.0
 _KINDS: Final = frozenset({AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT})
@@ -99,6 +102,7 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         self._committing: set[Aside] = set()
         self._arrivals = Arrivals(self._leaders, self._member, self._held, self._start)
         self._ending: asyncio.Task[None] | None = None
+        self._is_interrupted = asyncio.Event()
 
     async def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
         """Return records to process; an empty list if none arrives within `timeout_ms`.
@@ -271,29 +275,39 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
 
     @at_home
     async def _commit(self, aside: Aside) -> CommitResults:
-        """A caller that is cancelled, or interrupted, does not cancel it."""
-        return await asyncio.shield(self._start(self._commit_all(aside)))
+        """A caller that is cancelled, or interrupted, does not cancel it. What is refused for now is then kept."""
+        is_unheard = asyncio.Event()
+        try:
+            return await asyncio.shield(self._start(self._commit_all(aside, is_unheard)))
+        except asyncio.CancelledError:
+            is_unheard.set()
+            raise
 
-    async def _commit_all(self, last: Aside) -> CommitResults:
+    async def _commit_all(self, last: Aside, is_unheard: asyncio.Event) -> CommitResults:
         """Send what was set aside, or wait for who has taken it; then send again what fetches could not deliver."""
-        earlier = tuple(self._committing)
-        taken = self._held.take_aside(last)
-        self._committing.update(taken)
-        await asyncio.gather(*map(self._send_aside, taken))
-        if last.acknowledgements:
-            await last.settled()
-        for aside in earlier:
-            await aside.settled()
-        await self._arrivals.acknowledged()
+        taken = await self._send_asides(last, is_unheard)
         results = _errors(await self._leaders.send_refused())
         for aside in {*taken, last}:
             for partition, error in _errors_of(aside).items():
                 results[partition] = error or results.get(partition)
         return results
 
-    async def _send_aside(self, aside: Aside) -> None:
+    async def _send_asides(self, last: Aside, is_unheard: asyncio.Event) -> list[Aside]:
+        """Returns those that nobody else had taken."""
+        earlier = tuple(self._committing)
+        taken = self._held.take_aside(last)
+        self._committing.update(taken)
+        await asyncio.gather(*(self._send_aside(aside, is_unheard) for aside in taken))
+        if last.acknowledgements:
+            await last.settled()
+        for aside in earlier:
+            await aside.settled()
+        await self._arrivals.acknowledged()
+        return taken
+
+    async def _send_aside(self, aside: Aside, is_unheard: asyncio.Event) -> None:
         try:
-            aside.results.update(await self._leaders.acknowledge(aside.acknowledgements))
+            await self._leaders.acknowledge_or_keep(aside.acknowledgements, aside.results, is_unheard.is_set)
         finally:
             aside.settle()
             self._committing.discard(aside)
@@ -335,31 +349,75 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         """Send the acknowledgements, give back all other records, and leave the group. Safe to repeat.
 
         In implicit mode the records of the last poll are given back too, unless `commit` was called. Waits for commits
-        in progress, and sends acknowledgements again for a few seconds if they are refused for now, as while a leader
-        moves. If it is cancelled, or interrupted, it goes on, and the next call waits for its end.
+        in progress. For up to five seconds after the first answers it sends acknowledgements again that are refused for
+        now, say because the group's state can't be stored. If it is cancelled, or interrupted, it goes on, and the next
+        call waits for its end.
         """
         if self._ending is not None:
             await asyncio.wait([self._ending])
             return
-        self._ending = self._start(self._end())
+        self._ending = self.home.create_task(self._end())
         try:
             await asyncio.shield(self._ending)
-        finally:
-            await self._member.leave()
+        except asyncio.CancelledError:
+            self._is_interrupted.set()
+            self._ending.add_done_callback(self._log_failure)  # nobody else hears of it
+            raise
+
+    def _log_failure(self, ending: asyncio.Task[None]) -> None:
+        if not ending.cancelled() and (error := ending.exception()) is not None:
+            logger.warning("group %s: closing failed: %r", self._member.group_id, error)
 
     async def _end(self) -> None:
-        until_s, pause_s = self.home.time() + _TO_RESEND_S, _FIRST_PAUSE_S
-        await self._arrivals.close()
-        last = self._held.set_aside()
-        await self._commit_all(last)
-        self._leaders.keep_refused(last.acknowledgements, last.results)  # nobody else hears of these
-        while self._leaders.has_refused and self.home.time() + pause_s < until_s:
-            await asyncio.sleep(pause_s)
-            await self._leaders.send_refused()
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        if others := self._requests - {asyncio.current_task()}:
-            await asyncio.wait(others)
-        await self._leaders.end_session()
+        """Leave the group when the requests have ended; at once if `close` is interrupted: the process may end soon."""
+        requests = self.home.create_task(self._end_requests())
+        interrupted = self.home.create_task(self._is_interrupted.wait())
+        try:
+            await asyncio.wait([requests, interrupted], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            interrupted.cancel()
+            try:
+                await self._member.leave()
+            finally:
+                await requests
+
+    async def _end_requests(self) -> None:
+        giving_back: asyncio.Task[None] | None = None
+        try:
+            await self._arrivals.close()
+            giving_back = self.home.create_task(self._give_back_held())
+            await self._send_last()
+            if self._requests:
+                await asyncio.wait(set(self._requests))
+        except Exception:  # not if it is cancelled: then the client's event loop ends
+            await self._leaders.end_session()
+            raise
+        else:
+            await self._leaders.end_session()
+        finally:
+            if giving_back is not None:
+                giving_back.cancel()
+
+    async def _give_back_held(self) -> None:
+        """The end of the session would do that, but acknowledgements that are still sent need the session."""
+        await asyncio.sleep(_HELD_S)
+        await self._leaders.give_back(self._held.unacknowledged())
+
+    async def _send_last(self) -> None:
+        """Send the acknowledgements. Nobody hears of those that are refused for now, so they are sent again."""
+        is_unheard = asyncio.Event()
+        is_unheard.set()
+        await self._send_asides(self._held.set_aside(), is_unheard)
+        pause_s = _FIRST_PAUSE_S
+        try:
+            async with asyncio.timeout(_TO_RESEND_S):
+                await self._leaders.send_refused()
+                while self._leaders.may_succeed:
+                    await asyncio.sleep(pause_s)
+                    await self._leaders.send_refused()
+                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        except TimeoutError:
+            logger.warning("group %s: no leader takes the last acknowledgements", self._member.group_id)
 
 
 def _errors_of(aside: Aside) -> CommitResults:

@@ -77,6 +77,18 @@ class HeldRecords:
         """It is not held any more."""
         self._unacknowledged[record.topic_id_partition].discard(record.offset)
 
+    def unacknowledged(self) -> dict[TopicIdPartition, list[tuple[int, int]]]:
+        """The first and the last offset of each range of records that are held."""
+        ranges: dict[TopicIdPartition, list[tuple[int, int]]] = {}
+        for partition, offsets in self._unacknowledged.items():
+            for offset in sorted(offsets):
+                of_partition = ranges.setdefault(partition, [])
+                if of_partition and of_partition[-1][1] == offset - 1:
+                    of_partition[-1] = of_partition[-1][0], offset
+                else:
+                    of_partition.append((offset, offset))
+        return ranges
+
     def acknowledge(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> None:
         """Raises INVALID_RECORD_STATE for a record that is not held."""
         partition, offset = record.topic_id_partition, record.offset

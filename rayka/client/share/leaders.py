@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rayka.client.share.held_records import Acknowledgements, Results
@@ -71,9 +71,11 @@ class MemberLeaders:
         `results` gets the answers for `acknowledgements`, also later ones if they are sent again.
         """
         self._fetched |= {partition.topic_partition for partition in fetched}
-        until_s = self._loop.time() + (self.lock_duration_ms / 1000 or _LOCK_S)
-        sent = Refused(acknowledgements, until_s, {} if results is None else results)
+        sent = self._to_send(acknowledgements, {} if results is None else results)
         return await self._ask_and_keep(sent, fetched, wait_s, max_records)
+
+    def _to_send(self, acknowledgements: Acknowledgements, results: Results) -> Refused:
+        return Refused(acknowledgements, self._loop.time() + (self.lock_duration_ms / 1000 or _LOCK_S), results)
 
     async def _ask_and_keep(
         self,
@@ -81,16 +83,21 @@ class MemberLeaders:
         fetched: Collection[TopicIdPartition] = (),
         wait_s: float = 0.0,
         max_records: int = 0,
+        is_kept: Callable[[], bool] = lambda: True,
     ) -> Results:
         refused = acknowledgements = sent.acknowledgements
         self._under_way.append(sent)
         try:
             results = await self._ask(fetched, acknowledgements, wait_s, max_records)
             sent.results.update({partition: results[partition] for partition in acknowledgements})
-            refused = _refused_for_now(acknowledgements, results)
+            refused = {
+                partition: by_offset
+                for partition, by_offset in acknowledgements.items()
+                if ErrorCode(results[partition].acknowledge_error).retriable
+            }
         finally:
             self._under_way = [each for each in self._under_way if each is not sent]
-            if any(refused.values()):
+            if any(refused.values()) and is_kept():
                 self._refused.append(sent._replace(acknowledgements=refused))
         return results
 
@@ -98,17 +105,29 @@ class MemberLeaders:
         """Acknowledge. Nothing is kept: the caller is told what is refused."""
         return await self._ask((), acknowledgements)
 
-    def keep_refused(self, acknowledgements: Acknowledgements, results: Results) -> None:
-        """Keep those of `acknowledge` that were refused for now, if nobody else will send them again."""
-        refused = _refused_for_now(acknowledgements, results)
-        if refused:
-            until_s = self._loop.time() + (self.lock_duration_ms / 1000 or _LOCK_S)
-            self._refused.append(Refused(refused, until_s, results))
+    async def acknowledge_or_keep(
+        self, acknowledgements: Acknowledgements, results: Results, is_kept: Callable[[], bool]
+    ) -> None:
+        """Acknowledge; `results` gets the answers.
+
+        What is refused for now, or not answered, is kept if `is_kept` says so then: if nobody hears of it.
+        """
+        await self._ask_and_keep(self._to_send(acknowledgements, results), is_kept=is_kept)
 
     @property
     def has_refused(self) -> bool:
         """Whether there is something for `send_refused` to send."""
         return bool(self._refused)
+
+    @property
+    def may_succeed(self) -> bool:
+        """Whether a leader may soon take what was kept, or is asked to. Of a deleted topic no leader does."""
+        return self._resending.locked() or any(
+            partition not in refused.results
+            or refused.results[partition].acknowledge_error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for refused in self._refused
+            for partition in refused.acknowledgements
+        )
 
     async def send_refused(self) -> Results:
         """Send again what was kept; of several results of a partition, one with an error.
@@ -194,14 +213,6 @@ def is_full(results: Iterable[ShareFetchResult], max_records: int) -> bool:
         count += result.acquired_count
         size += result.size
     return count >= max_records or size >= _MAX_BYTES
-
-
-def _refused_for_now(acknowledgements: Acknowledgements, results: Results) -> Acknowledgements:
-    return {
-        partition: by_offset
-        for partition, by_offset in acknowledgements.items()
-        if ErrorCode(results[partition].acknowledge_error).retriable
-    }
 
 
 def _expired(refused: Refused) -> Results:

@@ -782,7 +782,7 @@ def away_for_two_requests(fetch: Fetch) -> Fetch:
 
 
 def test_close_sends_acknowledgements_again_that_were_refused_for_now(cluster: Cluster, leaders: AwayLeaders) -> None:
-    """As while a leader moves: nobody else would, and the record would be processed twice."""
+    """Nobody else would, and the record would be processed twice."""
     write(cluster, 1)
     with cluster.share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
         take(consumer, 1, ACCEPT)
