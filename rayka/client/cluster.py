@@ -36,7 +36,7 @@ _FLUSH_TIMEOUT_MS = 10_000
 """How long leaving a cluster waits for what producers have not sent yet."""
 
 
-M = TypeVar("M", bound=GroupConsumer | ConsumerConnector | ShareConsumer | ProcessingPool)
+M = TypeVar("M", bound=GroupConsumer | ConsumerConnector)
 
 
 class Connection(Protocol):
@@ -71,9 +71,14 @@ class Cluster(Unpicklable):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._clients: WeakSet[
-            AsyncProducer | AsyncConsumer | AsyncReader | AsyncShareConsumer | AsyncConsumerConnector
+            AsyncProducer
+            | AsyncConsumer
+            | AsyncReader
+            | AsyncShareConsumer
+            | AsyncProcessingPool
+            | AsyncConsumerConnector
         ] = WeakSet()
-        self._members: WeakSet[GroupConsumer | ConsumerConnector | ShareConsumer | ProcessingPool] = WeakSet()
+        self._members: WeakSet[GroupConsumer | ConsumerConnector] = WeakSet()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -125,7 +130,8 @@ class Cluster(Unpicklable):
         `share.auto.offset.reset` is `earliest`.
         """
         consumer = self._connection.loop.run(self._share_consumer(group_id, topics, config))
-        return self._member(ShareConsumer(consumer, self._connection.loop))
+        self._clients.add(consumer)
+        return ShareConsumer(consumer, self._connection.loop)
 
     def process(
         self,
@@ -163,7 +169,9 @@ class Cluster(Unpicklable):
             consumer = await self._share_consumer(group_id, [topic], config)
             return AsyncProcessingPool(consumer, spawn, actors, max_processing_ms)
 
-        return self._member(ProcessingPool(self._connection.loop.run(create()), self._connection.loop))
+        pool = self._connection.loop.run(create())
+        self._clients.add(pool)
+        return ProcessingPool(pool, self._connection.loop)
 
     def consumer_connector(
         self, group_id: str, consumer_id: str | None = None, **config: Unpack[GroupConsumerOptions]

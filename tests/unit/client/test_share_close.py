@@ -239,3 +239,26 @@ def test_an_error_of_an_interrupted_close_is_logged_and_the_records_are_given_ba
     assert "closing failed: RuntimeError('no way to the leader')" in caplog.text
     with cluster.share_consumer("workers", ["tasks"], **EXPLICIT) as consumer:
         assert [record.delivery_count for record in take(consumer, 1, ACCEPT)] == [1]
+
+
+def test_a_cluster_closes_its_share_consumers_together(
+    cluster: Cluster, leaders: AwayLeaders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may take seconds to send its last acknowledgements."""
+    monkeypatch.setattr(consumer_module, "_TO_RESEND_S", 10.0)
+    write(cluster, 3)
+    consumers = [cluster.share_consumer("workers", ["tasks"], **ONE_BY_ONE) for _ in range(3)]
+    for consumer in consumers:
+        take(consumer, 1, ACCEPT)
+    closing: set[str] = set()
+
+    def refusing_until_all_close(fetch: Fetch) -> Fetch:
+        async def fetch_or_refuse(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Answer:
+            closing.add(params.member_id)
+            return await fetch(params, partitions) if len(closing) == 3 else (0, [NOT_LEADER] * len(partitions))
+
+        return fetch_or_refuse
+
+    replace_fetch(leaders, refusing_until_all_close)
+    cluster._close_clients()
+    assert count_in_flight(cluster) == 0

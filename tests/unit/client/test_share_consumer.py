@@ -478,20 +478,21 @@ def test_only_accept_release_and_reject_acknowledge_a_record(cluster: Cluster, k
 def test_a_consumer_whose_close_is_interrupted_has_left_its_group(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second `close` does nothing, and it would be a member until the end of the process."""
+    """A second `close` only waits for the first, and it would be a member until the end of the process."""
     consumer = cluster.share_consumer("workers", ["tasks"])
     wait_until(lambda: cluster.admin().list_groups(["Stable"], ["share"]), 60, "it is a member")
-    is_closing = threading.Event()
+    is_closing, may_end = threading.Event(), asyncio.Event()
 
     async def end_session(*_: object, **__: object) -> None:
         is_closing.set()
-        await asyncio.Event().wait()
+        await may_end.wait()
 
     monkeypatch.setattr(cluster._connection.broker.share_leaders, "end_session", end_session)
     closing = consumer._loop.submit(consumer._core.close())
     assert is_closing.wait(20)
     closing.cancel()
     wait_until(lambda: cluster.admin().list_groups(["Empty"], ["share"]), 60, "it has left")
+    cluster._connection.loop.call_soon(may_end.set)
 
 
 def test_a_member_whose_coordinator_does_not_answer_closes_and_heartbeats_again(
