@@ -44,10 +44,12 @@ _GATHER_S: Final = 0.005
 """How long items may gather for a program that takes them quickly; as Kafka's producers gather records (linger.ms)."""
 _RENEWALS: Final = 3
 """How often a lease is renewed within its duration."""
-_LAST_S: Final = 30.0
-"""How long the end of a handle waits for leaders, which may move. As long as Kafka's consumers (`close`)."""
-_LAST_AT_EXIT_S: Final = 3.0
-"""The same at the exit of a program, which waits only a little longer: until its member has left too."""
+_ANSWER_S: Final = 30.0
+"""How long the end of a handle waits for the answer to its last acknowledgements, as Kafka's consumers do (`close`)."""
+_LAST_S: Final = 3.0
+"""How long it then sends again what is refused for now: its other items stay leased until it leaves, and a lease that
+ends counts as a delivery. At the exit of a program this is for the first answer too.
+"""
 _TRIM_ITEMS: Final = 1024
 _TRIM_BYTES: Final = 64 << 20
 """Finished items are deleted whenever this many offsets are passed, or this many bytes were fetched here."""
@@ -467,8 +469,10 @@ class QueueReader:
                 await asyncio.wait([self._pumping])
             with self._lock:
                 self._leases.end(is_exit=is_exit)
-            async with asyncio.timeout(_LAST_AT_EXIT_S if is_exit else min(_LAST_S, self._member.lease_s)):
-                await self._send_last()
+            async with asyncio.timeout(_LAST_S if is_exit else _ANSWER_S + _LAST_S):
+                await self._send_due()
+                async with asyncio.timeout(min(_LAST_S, self._member.lease_s / 4)):
+                    await self._send_last()
         except TimeoutError:
             logger.warning(
                 "items of the queue %s may be delivered again: no leader takes their last acknowledgements",
@@ -481,14 +485,17 @@ class QueueReader:
     async def _send_last(self) -> None:
         """Send acknowledgements until none is left. Those of a tick, or of a fetch in another thread, may come back."""
         while True:
-            with self._lock:
-                acknowledgements = self._leases.take_acknowledgements()
-            if acknowledgements:
-                await self._member.acknowledge(acknowledgements)
+            await self._send_due()
             self._start_settling()
             if not (self._is_acknowledging or self._leases.has_acknowledgements or self._member.has_refused):
                 return
             await asyncio.sleep(RETRY_S)
+
+    async def _send_due(self) -> None:
+        with self._lock:
+            acknowledgements = self._leases.take_acknowledgements()
+        if acknowledgements:
+            await self._member.acknowledge(acknowledgements)
 
 
 def now_ms() -> int:

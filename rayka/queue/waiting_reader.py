@@ -38,7 +38,7 @@ class WaitingReader(QueueReader):
         super().__init__(broker, loop, topic, settings)
         self._turn = threading.Lock()
         self._channel = LeaderChannel(broker, loop)
-        self._is_asking = False
+        self._is_asking = self._asks_with_acknowledgements = False
 
     def wait(self, holder: Hashable, wait_s: float, unless: threading.Event) -> LeasedItem | None:
         """Lease the next item for the holder; None if none came, and when it is the holder's turn after `unless`.
@@ -51,7 +51,7 @@ class WaitingReader(QueueReader):
             try:
                 return None if unless.is_set() else self._wait(holder, wait_s)
             finally:
-                self._is_asking = False  # and what it has brought is added
+                self._is_asking = self._asks_with_acknowledgements = False  # and what it has brought is added
                 if unless.is_set():
                     self._channel.close()
 
@@ -61,7 +61,7 @@ class WaitingReader(QueueReader):
 
     @property
     def _is_acknowledging(self) -> bool:
-        return self._is_asking or super()._is_acknowledging
+        return self._asks_with_acknowledgements or super()._is_acknowledging
 
     def _wait(self, holder: Hashable, wait_s: float) -> LeasedItem | None:
         if self._error is not None:
@@ -72,6 +72,7 @@ class WaitingReader(QueueReader):
         since_ms = now_ms()
         with self._lock:
             acknowledgements = self._leases.take_acknowledgements(also_again=not self._is_fetching)
+            self._asks_with_acknowledgements = bool(acknowledgements)
             self._is_asking = True
         results = self._member.fetch_by(self._channel.fetch, wait_s, acknowledgements)
         if self._member.has_refused:

@@ -209,6 +209,12 @@ def test_a_release_whose_answer_was_lost_does_not_end_the_next_lease(queue: Queu
     other.close()
 
 
+def send_to(cluster: Cluster, queue: Queue, partition: int, item: object) -> None:
+    """Put an item into a partition of the queue."""
+    with cluster.producer() as producer:
+        producer.send(queue.name, pickled(item), partition=partition)
+
+
 def hold_all(queue: Queue) -> Queue:
     """Finish four items, of which one has lost its lease. Returns another handle."""
     other: Queue = pickle.loads(pickle.dumps(queue))
@@ -279,6 +285,7 @@ def test_other_items_go_back_after_an_interrupted_close(queue: Queue, leaders: W
 def test_close_ends_though_a_leader_takes_no_acknowledgements(
     queue: Queue, leaders: WatchedLeaders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("rayka.queue.reader._ANSWER_S", 0.1)
     monkeypatch.setattr("rayka.queue.reader._LAST_S", 0.1)
     other = hold_all(queue)
     leaders.gate.clear()
@@ -288,13 +295,41 @@ def test_close_ends_though_a_leader_takes_no_acknowledgements(
     other.close()
 
 
+def test_items_that_nobody_has_got_are_not_delivered_by_a_close_whose_acknowledgements_are_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go back while their leases last: a lease that ends counts as a delivery."""
+    queue = Queue(lease="task_done", lease_s=15, partitions=2)
+    other: Queue = pickle.loads(pickle.dumps(queue))
+    here, leaders = queue._here, queue._here.broker.share_leaders
+    send_to(cluster, queue, 0, "done")
+    assert queue.get(timeout=ENOUGH_S) == "done"
+    wait_until(lambda: not here.reader._ticking, ENOUGH_S, "nothing is left to do")
+    send_to(cluster, queue, 1, "fetched")
+    here.loop.run(here.reader.fetch(4, 0.0))
+    assert here.reader.ready_count == 1
+
+    class Refusing(WatchedLeaders):
+        async def fetch(self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Any:
+            if any(one.acknowledgement_batches for one in partitions):
+                return 0, [ShareFetchResult(acknowledge_error=ErrorCode.KAFKA_STORAGE_ERROR)] * len(partitions)
+            return await leaders.fetch(params, partitions)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(here.broker, "share_leaders", Refusing(leaders))
+        queue.task_done()
+        queue.close()
+    items = [other.lease(timeout=ENOUGH_S) for _ in range(2)]
+    assert {item.partition: item.delivery_count for item in items} == {0: 1, 1: 1}
+    other.shutdown()
+
+
 def test_a_leader_that_stands_still_does_not_delay_the_parts_of_other_partitions(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = Queue(lease="task_done", lease_s=60, partitions=2)
-    with cluster.producer() as producer:
-        for number in range(8):
-            producer.send(queue.name, pickled(number), partition=number % 2)
+    for number in range(8):
+        send_to(cluster, queue, number % 2, number)
     here = queue._here
     reader, leaders, gate, standing = here.reader, here.broker.share_leaders, asyncio.Event(), []
     assert len([queue.get(timeout=ENOUGH_S) for _ in range(8)]) == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import threading
 from collections.abc import Iterator
@@ -104,6 +105,17 @@ def test_an_item_that_comes_back_while_its_thread_waits_is_not_new(waiting: Wait
     wait_until(waiting.is_at_leader, ENOUGH_S, "the thread waits")
     waiting.queue.task_failed()
     assert got(again) == ("again", 2, False)
+
+
+def test_close_does_not_wait_for_a_thread_that_waits_for_items(
+    waiting: Waiting, caplog: pytest.LogCaptureFixture
+) -> None:
+    waited = waiting.wait()
+    wait_until(waiting.is_at_leader, ENOUGH_S, "the thread waits")
+    waiting.queue.close()
+    assert not waited.done()
+    assert "no leader takes" not in caplog.text
+    waiting.queue = pickle.loads(pickle.dumps(waiting.queue))
 
 
 def test_a_thread_whose_turn_comes_after_the_end_gets_nothing(waiting: Waiting) -> None:
