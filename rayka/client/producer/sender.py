@@ -81,7 +81,7 @@ class Sender:
         If as many as may be are in flight, the loop looks at the queue when it has an answer: it removes the batch
         from `in_flight` before it looks for another one, as the caller added that before this.
         """
-        if len(queue.in_flight) >= self._config.max_in_flight:
+        if len(queue.in_flight) >= self._config.max_in_flight and not self._loop.is_closed():
             return
         if not (queue.is_waited_for and self._direct is not None and self._direct.send(queue)):
             self.take_over(queue)

@@ -510,6 +510,19 @@ def test_what_is_sent_when_the_connection_is_closed_fails(
         assert failed.value.code is ErrorCode.INVALID_REQUEST
 
 
+def test_what_is_sent_behind_a_full_window_when_the_connection_is_closed_fails(connection: LocalConnection) -> None:
+    cluster = Cluster(connection)
+    cluster.admin().create_topic("events")
+    connection.faults.on_append = lambda _: Fault(delay_s=60)
+    producer = cluster.producer(max_in_flight=1)
+    producer.send("events", b"in flight")
+    wait_until(lambda: connection.faults.appends == 1, 5, "append of the first batch")
+    connection.close()
+    for future in producer.send_batch("events", 0, [b"behind it"]):
+        with pytest.raises(RaykaError, match="The connection to the cluster is closed"):
+            future.get(5)
+
+
 def test_the_time_of_the_append(cluster: Cluster) -> None:
     cluster.admin().create_topic("events", configs={"message.timestamp.type": "LogAppendTime"})
     with cluster.producer() as producer:
