@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 _MAX_BYTES: Final = 50 << 20
 _LOCK_S: Final = 30.0
 """Of a group whose lock duration is not known yet: Kafka's default."""
+_DELETED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""What a leader answers about a topic that is deleted, or that was deleted and created again."""
 RENEWED: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 
 
@@ -123,8 +125,7 @@ class MemberLeaders:
     def may_succeed(self) -> bool:
         """Whether a leader may soon take what was kept, or is asked to. Of a deleted topic no leader does."""
         return self._resending.locked() or any(
-            partition not in refused.results
-            or refused.results[partition].acknowledge_error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            partition not in refused.results or refused.results[partition].acknowledge_error not in _DELETED
             for refused in self._refused
             for partition in refused.acknowledgements
         )

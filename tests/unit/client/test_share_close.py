@@ -172,8 +172,9 @@ def test_a_leader_that_does_not_answer_the_second_time_holds_up_close_no_longer_
     at_home(cluster, body)
 
 
+@pytest.mark.parametrize("is_made_again", [False, True])
 def test_close_does_not_wait_for_acknowledgements_of_a_deleted_topic(
-    cluster: Cluster, leaders: AwayLeaders, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, leaders: AwayLeaders, monkeypatch: pytest.MonkeyPatch, is_made_again: bool
 ) -> None:
     monkeypatch.setattr(consumer_module, "_TO_RESEND_S", 60.0)
     write(cluster, 1)
@@ -181,6 +182,8 @@ def test_close_does_not_wait_for_acknowledgements_of_a_deleted_topic(
     async def body(consumer: AsyncShareConsumer) -> None:
         consumer.accept(await polled(consumer))
         await asyncio.to_thread(cluster.admin().delete_topic, "tasks")
+        if is_made_again:
+            await asyncio.to_thread(cluster.admin().create_topic, "tasks")
         await close(consumer)
 
     at_home(cluster, body)
