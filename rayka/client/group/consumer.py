@@ -250,11 +250,10 @@ class AsyncGroupConsumer(CommittingConsumer):
         self._stop_fetching()
 
     def filling(self) -> PendingRecords:
-        """For `next_event`: what iteration has left, or more."""
-        if not self.pending:
-            self.collector.fill()
-        self.pending.until_s = time.monotonic() + self._iteration_s
-        return self.pending
+        """As `AsyncConsumer.filling`, for `next_event`; events come next after a while."""
+        pending = super().filling()
+        pending.until_s = time.monotonic() + self._iteration_s
+        return pending
 
     async def before_revoke(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit the positions, if commits are automatic."""

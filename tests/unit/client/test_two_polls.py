@@ -116,6 +116,26 @@ def test_tasks_of_one_loop_that_iterate_share_the_records(cluster: Cluster, how:
     assert sorted(asyncio.run(asyncio.wait_for(main(), 60))) == [*range(81)]
 
 
+@pytest.mark.parametrize("group", [None, "readers"])
+def test_tasks_that_iterate_share_the_records_of_one_fetch(cluster: Cluster, group: str | None) -> None:
+    """Also if one of them takes only its first record: the other does not wait until there are more."""
+    cluster.admin().create_topic("events")
+
+    def write() -> None:
+        with cluster.producer() as producer:
+            producer.send_batch("events", 0, [b"value"] * 2)
+
+    async def main() -> list[int]:
+        async with cluster.async_consumer(group, auto_offset_reset="earliest") as consumer:
+            await consumer.assign([EVENTS])
+            workers = [asyncio.ensure_future(anext(consumer)) for _ in range(2)]
+            await asyncio.sleep(0)
+            await asyncio.to_thread(write)
+            return [record.offset for record in await asyncio.gather(*workers)]
+
+    assert sorted(asyncio.run(asyncio.wait_for(main(), 20))) == [0, 1]
+
+
 def test_tasks_of_two_loops_do_not_iterate_at_once(cluster: Cluster) -> None:
     async def main() -> int:
         async with cluster.async_consumer(auto_offset_reset="earliest") as consumer:
