@@ -13,7 +13,7 @@ from rayka.client.consumer.fetch_collector import FetchCollector
 from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.needs_group import NeedsGroup
 from rayka.client.consumer.offsets import OffsetAndTimestamp, absence, look_up, require_timestamps
-from rayka.client.consumer.pending import PendingRecords, Polled
+from rayka.client.consumer.pending import Polled
 from rayka.client.consumer.poll_guard import UNGUARDED, AnyPoll, Poll, PollGuard, TaskPoll
 from rayka.client.consumer.positions import AssignedPartition, require_topic_partition
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
@@ -38,7 +38,7 @@ UNREADABLE = (OSError, SegmentGone)
 """Errors of a file with records, which are fetched again then."""
 
 T = TypeVar("T")
-Fetched = TypeVar("Fetched", bound=Mapping[TopicPartition, Any] | PendingRecords | None)
+Fetched = TypeVar("Fetched", bound=Mapping[TopicPartition, Any] | bool | None)
 
 
 class WakeupError(Exception):
@@ -300,11 +300,9 @@ class AsyncConsumer(NeedsGroup, Unpicklable, AsyncClosing):
                 return False
         return True
 
-    def filling(self) -> PendingRecords:
+    def filling(self) -> bool:
         """For a wait: what iteration has left, which another task may have fetched, or more."""
-        if not self.pending:
-            self.collector.fill()
-        return self.pending
+        return bool(self.pending) or bool(self.collector.fill())
 
     def __aiter__(self) -> Self:
         return self

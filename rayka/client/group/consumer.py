@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rayka.client.consumer.consumer import seconds_of
-from rayka.client.consumer.pending import PendingRecords, Polled
+from rayka.client.consumer.pending import Polled
 from rayka.client.consumer.poll_guard import UNGUARDED, AnyPoll, Poll
 from rayka.client.consumer.sequence import BLOCK_RECORDS, ConsumerRecords
 from rayka.client.group.commits import Commits
@@ -249,11 +249,11 @@ class AsyncGroupConsumer(CommittingConsumer):
         await self._member.close()
         self._stop_fetching()
 
-    def filling(self) -> PendingRecords:
+    def filling(self) -> bool:
         """As `AsyncConsumer.filling`, for `next_event`; events come next after a while."""
-        pending = super().filling()
-        pending.until_s = time.monotonic() + self._iteration_s
-        return pending
+        is_filled = super().filling()
+        self.pending.until_s = time.monotonic() + self._iteration_s
+        return is_filled
 
     async def before_revoke(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit the positions, if commits are automatic."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rayka.client.consumer.fetch_collector import FetchCollector
-from rayka.client.consumer.pending import PendingRecords, RecordPlace
+from rayka.client.consumer.pending import RecordPlace
 from rayka.client.consumer.poll_guard import UNGUARDED, Poll
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import ConsumerRecord
@@ -139,7 +139,7 @@ class StreamMember(AsyncGroupConsumer):
         finally:  # also if this is cancelled
             await super().stop()
 
-    def filling(self) -> PendingRecords:
+    def filling(self) -> bool:
         """More records for `take_next`."""
         with self.collector.lock:
             return super().filling()

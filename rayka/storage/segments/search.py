@@ -46,8 +46,14 @@ def offsets_of_segments(segments: Segments, timestamp: int, log_start_offset: in
 
 
 def _batches_from(segment: Segment, offset: int) -> Iterator[ScannedBatch]:
-    found = segment.find(offset, is_checked=True)
-    return iter_batches(segment.read, segment.size if found is None else found.position, segment.size, SCAN_BYTES)
+    """Raises CORRUPT_MESSAGE where there is no batch before the end of the segment."""
+    found, end = segment.find(offset, is_checked=True), segment.size
+    position = end if found is None else found.position
+    for batch in iter_batches(segment.read, position, end, SCAN_BYTES):
+        position = batch.end
+        yield batch
+    if position < end:
+        raise segment.corrupt(f"there is no record batch at position {position}")
 
 
 def _first_record(batches: Iterator[ScannedBatch], timestamp: int, log_start_offset: int) -> OffsetAnswer | None:

@@ -489,11 +489,10 @@ class Segment:
                         raise self._out_of_order(position, before)
                     if end > size or (end > end_of_data and not self._has_all(end, data)):
                         raise self.corrupt(f"the batch at position {position} ends behind the segment or its file")
-                    if length < MIN_BATCH_LENGTH and last_offset < offset:
+                    if length < MIN_BATCH_LENGTH:
                         raise self.corrupt(f"there is no record batch at position {position}")
                     follows_gap = base_offset > before + 1 and (position > begin.position or not position)
-                    is_suspect = length >= MIN_BATCH_LENGTH and (is_doubtful or follows_gap)
-                    if is_suspect and self._is_above_next(last_offset, end):
+                    if (is_doubtful or follows_gap) and self._is_above_next(last_offset, end):
                         raise self._out_of_order(end, last_offset)
                 return BatchPosition(position, read_header(data, position - start))
             # With more records than offsets, its last offset may be too low: then nothing else has those in between.

@@ -987,6 +987,28 @@ def test_a_batch_whose_length_is_damaged_is_an_error_also_behind_it(
         assert numbers(take(consumer, 50)) == [*range(50)]
 
 
+@pytest.mark.parametrize("call", ["poll", "poll_table"])
+def test_a_damaged_length_before_an_open_transaction_is_an_error_for_readers_of_committed_records(
+    cluster: Cluster, tmp_path: Path, call: str
+) -> None:
+    """It is not taken for the end of what may be read, at which they would wait silently."""
+    with cluster.producer() as producer, cluster.producer(transactional_id="open") as transactions:
+        for number in range(8):
+            producer.send_batch("events", 0, [b"%d" % number])[0].get(30)
+        transactions.begin_transaction()
+        transactions.send_batch("events", 0, [b"open"])[0].get(30)
+        (segment,) = (tmp_path / "events-0").glob("*.log")
+        data = bytearray(segment.read_bytes())
+        place = [place for place, _ in iter_headers(data)][5]
+        data[place + 8 : place + 12] = (0).to_bytes(4)
+        segment.write_bytes(data)
+        with reader(cluster, retry_backoff_ms=1, isolation_level="read_committed") as consumer:
+            consumer.seek(EVENTS, 5)
+            with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+                getattr(consumer, call)(5000)
+        transactions.abort_transaction()
+
+
 @pytest.mark.parametrize("size", [10, 20_000])
 @pytest.mark.parametrize("left", [0, 30])
 @pytest.mark.parametrize("call", ["poll", "poll_table"])

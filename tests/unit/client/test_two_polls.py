@@ -136,6 +136,36 @@ def test_tasks_that_iterate_share_the_records_of_one_fetch(cluster: Cluster, gro
     assert sorted(asyncio.run(asyncio.wait_for(main(), 20))) == [0, 1]
 
 
+@pytest.mark.parametrize("group", [None, "readers"])
+def test_a_task_whose_record_another_one_takes_first_looks_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, group: str | None
+) -> None:
+    """It found that there is one; then the other task, in the thread of its loop, took it. There are more."""
+    cluster.admin().create_topic("events", partitions=1)
+    fill(cluster, 5)
+    taken: list[int] = []
+
+    async def main() -> int:
+        async with cluster.async_consumer(group, auto_offset_reset="earliest", max_poll_records=1) as consumer:
+            await consumer.assign([EVENTS])
+            first = await anext(consumer)
+            look = consumer.filling
+
+            def look_too_late() -> bool:
+                found = look()
+                if found and not taken:
+                    taken.append(consumer.pending.popleft().offset)
+                return found
+
+            monkeypatch.setattr(consumer, "filling", look_too_late)
+            taken.clear()
+            assert first.offset == 0
+            return (await asyncio.wait_for(anext(consumer), 3)).offset
+
+    assert asyncio.run(main()) == 2
+    assert taken == [1]
+
+
 def test_tasks_of_two_loops_do_not_iterate_at_once(cluster: Cluster) -> None:
     async def main() -> int:
         async with cluster.async_consumer(auto_offset_reset="earliest") as consumer:

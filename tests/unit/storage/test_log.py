@@ -380,7 +380,8 @@ def test_a_negative_length_under_a_doubtful_index_is_not_taken_for_a_broken_disk
         append(log, b"a")
     damage(tmp_path, 5, 26, b"\x03")
     damage(tmp_path, 5, 8, b"\x80")
-    assert log.read(5, 1000, 10) is not None
+    with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+        log.read(5, 1000, 10)
     assert log.read(6, 1000, 10) is not None
     assert log._disk.state is State.ONLINE
 
@@ -391,8 +392,45 @@ def test_a_negative_length_behind_a_gap_is_not_taken_for_a_broken_disk(tmp_path:
     log = open_log(tmp_path, was_cleaned=True, cleanup_policy=("compact",))
     log.update_high_watermark(log.log_end_offset)
     damage(tmp_path, 4, 8, b"\x80")
-    assert log.read(offset, 1 << 20, log.log_end_offset) is not None
+    with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+        log.read(offset, 1 << 20, log.log_end_offset)
     assert log._disk.state is State.ONLINE
+
+
+IMPOSSIBLE_LENGTHS = [b"\0\0\0\0", b"\0\0\0\x30", b"\x80", b"\xff\xff\xff\xff"]
+
+
+@pytest.mark.parametrize("index_interval_bytes", [1, 4096])
+@pytest.mark.parametrize("length", IMPOSSIBLE_LENGTHS)
+def test_a_read_up_to_an_open_transaction_tells_of_an_impossible_length(
+    tmp_path: Path, length: bytes, index_interval_bytes: int
+) -> None:
+    """Nothing to read would mean that the reader waits, and learns of the damage only when the transaction ends."""
+    log = open_log(tmp_path, index_interval_bytes=index_interval_bytes)
+    for _ in range(10):
+        append(log, b"a")
+    damage(tmp_path, 5, 8, length)
+    with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE: .*0\.log is damaged"):
+        log.read(5, 1000, 8)
+
+
+@pytest.mark.parametrize("index_interval_bytes", [1, 4096])
+@pytest.mark.parametrize("length", IMPOSSIBLE_LENGTHS)
+def test_a_search_by_time_does_not_go_on_behind_an_impossible_length(
+    tmp_path: Path, length: bytes, index_interval_bytes: int
+) -> None:
+    """The next segment's first record would be the answer, and who seeks there would skip the others."""
+    log = open_log(tmp_path, index_interval_bytes=index_interval_bytes)
+    for number in range(20):
+        if number == 10:
+            log.roll(NOW_MS)
+        log.append_as_leader(batch(b"a", timestamp=NOW_MS - 1000 + number), 0, NOW_MS)
+    log.update_high_watermark(20)
+    damage(tmp_path, 5, 8, length)
+    assert log.offset_for_timestamp(NOW_MS - 1000 + 4).offset == 4
+    with pytest.raises(RaykaError, match=r"CORRUPT_MESSAGE: .*0\.log is damaged"):
+        log.offset_for_timestamp(NOW_MS - 1000 + 5)
+    assert log.offset_for_timestamp(NOW_MS - 1000 + 12).offset == 12
 
 
 def test_reading_below_above_and_at_the_bounds(tmp_path: Path) -> None:
