@@ -178,7 +178,7 @@ def test_a_blocked_poll_commits_too(cluster: Cluster) -> None:
     write(cluster, 4)
     consumer = cluster.consumer("g", ["events"], auto_commit_interval_ms=100, **SETTINGS)
     take(4, consumer)
-    blocked = threading.Thread(target=consumer.poll, args=(2000,))
+    blocked = threading.Thread(target=consumer.poll, args=(30_000,))
     blocked.start()
     other = cluster.consumer("g", **SETTINGS)
     until(lambda: other.committed(("events", 3)) == OffsetAndMetadata(1))
