@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, TypeVarTuple
@@ -51,10 +52,23 @@ def _call_unless_gone(calls: list[functools.partial[T]]) -> T:
     return calls.pop()()
 
 
+class LoopUser(Protocol):
+    """What must know when the loop ends that it uses, since nobody may have closed it."""
+
+    def loop_ends(self) -> None:
+        """The loop runs nothing any more, and is about to be closed. Called in its thread."""
+
+
 class _OwnedLoop(uvloop.Loop):
     """The loop of a `LoopThread`, which decides what it still takes."""
 
     owner: LoopThread
+
+
+def tell_of_end(loop: asyncio.AbstractEventLoop, user: LoopUser) -> None:
+    """Call `user.loop_ends` when the loop of a `LoopThread` ends, if the user still exists. Nothing tells of others."""
+    if isinstance(loop, _OwnedLoop):
+        loop.owner.tell_of_end(user)
 
 
 class Called(Generic[T]):
@@ -179,6 +193,8 @@ class LoopThread:
         self._process_id = os.getpid()  # an interrupt in Thread.is_alive can make it say no for ever
         self._closed = False
         self._submitting = threading.RLock()  # an object that the collector drops may submit what ends it
+        self._users: weakref.WeakSet[LoopUser] = weakref.WeakSet()
+        self._noting_users = threading.Lock()  # not the other one: its owner may wait in `close` for the thread
         self._thread.start()
 
     @property
@@ -280,7 +296,22 @@ class LoopThread:
                     break
                 except (SystemExit, KeyboardInterrupt, RuntimeError) as error:  # of one task, or the loop was stopped
                     logger.error("%r while the client's thread ends", error)
+            self._tell_users()
             self._loop.close()
+
+    def tell_of_end(self, user: LoopUser) -> None:
+        """As the function of this name."""
+        with self._noting_users:
+            self._users.add(user)
+
+    def _tell_users(self) -> None:
+        with self._noting_users:
+            users = list(self._users)
+        for user in users:
+            try:
+                user.loop_ends()
+            except Exception:
+                logger.exception("%r failed at the end of the client's thread", user)
 
     def _run_forever(self) -> None:
         """Run until `close`, or until what a program gave to be called here wants to end the process: it must not."""

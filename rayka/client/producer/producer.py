@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from rayka.actors.channel.memory_file import take_memory
 from rayka.client.group.coordinator import GroupMetadata
-from rayka.client.loop import AsyncClosing, at_home
+from rayka.client.loop import AsyncClosing, at_home, tell_of_end
 from rayka.client.producer.accumulator import Accumulator
 from rayka.client.producer.arguments import SINGLE_VALUES, HeadersLike, bytes_of, headers_of, require_fits, timestamp_of
 from rayka.client.producer.batch import MAX_RECORD_OVERHEAD, BatchFuture, ProducerBatch, RecordFuture
@@ -69,6 +69,7 @@ class AsyncProducer(Unpicklable, AsyncClosing):
         is_plain = self._value_serializer is None and self._partitioner is None and self._transactions is None
         self.quick_routes: Mapping[str, TopicRoute] = self._routes.known if is_plain else {}
         self.lock, self.look_again = self._accumulator.lock, self._sender.look_again
+        tell_of_end(self.home, self._sender)
 
     async def send(
         self,

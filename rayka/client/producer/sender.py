@@ -81,7 +81,7 @@ class Sender:
         If as many as may be are in flight, the loop looks at the queue when it has an answer: it removes the batch
         from `in_flight` before it looks for another one, as the caller added that before this.
         """
-        if len(queue.in_flight) >= self._config.max_in_flight and not self._loop.is_closed():
+        if len(queue.in_flight) >= self._config.max_in_flight:
             return
         if not (queue.is_waited_for and self._direct is not None and self._direct.send(queue)):
             self.take_over(queue)
@@ -93,12 +93,16 @@ class Sender:
             self._is_awake = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop is closed, and whoever closed it did not know of this producer
-                self._accumulator.refuse(_CLOSED)
-                self.abandon(RaykaError(ErrorCode.INVALID_REQUEST, _CLOSED))
+            except RuntimeError:  # the loop is closed
+                self.loop_ends()
             except BaseException:  # Ctrl-C
                 self._is_awake = False
                 raise
+
+    def loop_ends(self) -> None:
+        """Take nothing more, and fail what is not done: whoever closed the loop did not know of this producer."""
+        self._accumulator.refuse(_CLOSED)
+        self.abandon(RaykaError(ErrorCode.INVALID_REQUEST, _CLOSED))
 
     def look_again(self) -> None:
         """Check all queues: a thread that was interrupted while it sent may not have reported new batches."""

@@ -518,9 +518,34 @@ def test_what_is_sent_behind_a_full_window_when_the_connection_is_closed_fails(c
     producer.send("events", b"in flight")
     wait_until(lambda: connection.faults.appends == 1, 5, "append of the first batch")
     connection.close()
-    for future in producer.send_batch("events", 0, [b"behind it"]):
+    with pytest.raises(RaykaError, match="The connection to the cluster is closed"):
+        producer.send_batch("events", 0, [b"behind it"])
+
+
+def test_a_record_in_a_batch_that_fills_when_the_connection_is_closed_fails(connection: LocalConnection) -> None:
+    """And later ones, though `send` puts records into such a batch without looking at anything else."""
+    cluster = Cluster(connection)
+    cluster.admin().create_topic("events", partitions=1)
+    connection.faults.on_append = lambda _: Fault(delay_s=60)
+    producer = cluster.producer(max_in_flight=1)
+    futures = [producer.send("events", b"in flight")]
+    wait_until(lambda: connection.faults.appends == 1, 5, "append of the first batch")
+    futures.append(producer.send("events", b"behind it"))
+    connection.close()
+    for future in futures:
         with pytest.raises(RaykaError, match="The connection to the cluster is closed"):
             future.get(5)
+    with pytest.raises(RaykaError, match="The connection to the cluster is closed"):
+        producer.send("events", b"later").get(5)
+
+
+def test_a_record_that_lingers_when_another_user_of_the_connection_closes_it_fails(connection: LocalConnection) -> None:
+    cluster, other = Cluster(connection), Cluster(connection)
+    cluster.admin().create_topic("events", partitions=1)
+    future = cluster.producer(linger_ms=60_000).send("events", b"first")
+    other.close()
+    with pytest.raises(RaykaError, match="The connection to the cluster is closed"):
+        future.get(5)
 
 
 def test_the_time_of_the_append(cluster: Cluster) -> None:

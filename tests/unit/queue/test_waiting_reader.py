@@ -110,9 +110,10 @@ def test_an_item_that_comes_back_while_its_thread_waits_is_not_new(waiting: Wait
 def test_close_does_not_wait_for_a_thread_that_waits_for_items(
     waiting: Waiting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    waiting.wait()
+    waited = waiting.wait()
     wait_until(waiting.is_at_leader, ENOUGH_S, "the thread waits")
     waiting.queue.close()
+    assert not waited.done()
     assert "no leader takes" not in caplog.text
     waiting.queue = pickle.loads(pickle.dumps(waiting.queue))
 
