@@ -87,25 +87,24 @@ class MemberLeaders:
         max_records: int = 0,
         is_kept: Callable[[], bool] = lambda: True,
     ) -> Results:
-        refused = acknowledgements = sent.acknowledgements
+        answered: Results = {}
         self._under_way.append(sent)
         try:
-            results = await self._ask(fetched, acknowledgements, wait_s, max_records)
-            sent.results.update({partition: results[partition] for partition in acknowledgements})
+            return await self._ask(fetched, sent.acknowledgements, answered, wait_s, max_records)
+        finally:  # also if it is cancelled while one leader of several has not answered
+            self._under_way = [each for each in self._under_way if each is not sent]
+            sent.results.update(answered)
             refused = {
                 partition: by_offset
-                for partition, by_offset in acknowledgements.items()
-                if ErrorCode(results[partition].acknowledge_error).retriable
+                for partition, by_offset in sent.acknowledgements.items()
+                if partition not in answered or ErrorCode(answered[partition].acknowledge_error).retriable
             }
-        finally:
-            self._under_way = [each for each in self._under_way if each is not sent]
             if any(refused.values()) and is_kept():
                 self._refused.append(sent._replace(acknowledgements=refused))
-        return results
 
     async def acknowledge(self, acknowledgements: Acknowledgements) -> Results:
         """Acknowledge. Nothing is kept: the caller is told what is refused."""
-        return await self._ask((), acknowledgements)
+        return await self._ask((), acknowledgements, {})
 
     async def acknowledge_or_keep(
         self, acknowledgements: Acknowledgements, results: Results, is_kept: Callable[[], bool]
@@ -173,9 +172,11 @@ class MemberLeaders:
         self,
         fetched: Collection[TopicIdPartition],
         acknowledgements: Acknowledgements,
+        answered: Results,
         wait_s: float = 0.0,
         max_records: int = 0,
     ) -> Results:
+        """The answers. `answered` gets those about acknowledgements, also if this is cancelled."""
         wanted = dict.fromkeys(fetched)
         asked = list(wanted | acknowledgements)
         partitions = [
@@ -198,13 +199,19 @@ class MemberLeaders:
             acquire_mode=self._acquire_mode,
             is_renew_ack=any(RENEWED in of_partition.values() for of_partition in acknowledgements.values()),
         )
-        lock_duration_ms, results = await self._leaders.fetch(params, partitions)
+        acknowledged: dict[int, ShareFetchResult] = {}
+        try:
+            lock_duration_ms, results = await self._leaders.fetch(params, partitions, acknowledged)
+            acknowledged |= enumerate(results)
+        finally:
+            answered |= {
+                asked[index]: result for index, result in acknowledged.items() if asked[index] in acknowledgements
+            }
+            for partition, result in answered.items():
+                if result.acknowledge_error:
+                    logger.warning("%s: not acknowledged: %s", partition, result.acknowledge_error_message)
         self.lock_duration_ms = lock_duration_ms or self.lock_duration_ms
-        answered = dict(zip(asked, results, strict=True))
-        for partition, result in answered.items():
-            if result.acknowledge_error:
-                logger.warning("%s: not acknowledged: %s", partition, result.acknowledge_error_message)
-        return answered
+        return dict(zip(asked, results, strict=True))
 
 
 def is_full(results: Iterable[ShareFetchResult], max_records: int) -> bool:
