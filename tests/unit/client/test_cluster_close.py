@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from rayka.client.cluster import Cluster
 from rayka.errors import ErrorCode, RaykaError
+from rayka.testing import wait_until
 from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection
 from tests.unit.client.test_direct_sends import in_a_fork
@@ -81,3 +82,25 @@ def test_a_second_close_revokes_the_partitions_of_the_consumers_that_an_interrup
         cluster.close()
     cluster.close()
     assert sorted(revoked) == [("a", threading.get_ident()), ("b", threading.get_ident())]
+
+
+def test_a_second_close_waits_for_the_streams_that_an_interrupted_one_had_begun_to_close(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connector, has_begun, may_end = cluster.consumer_connector("g", **SETTINGS), threading.Event(), asyncio.Event()
+    connector.create_message_streams({"events": 1})
+    (member,) = connector._core._members
+    before_revoke = member.before_revoke
+
+    async def commit_late(partitions: Sequence[TopicPartition]) -> None:
+        has_begun.set()
+        await may_end.wait()
+        await before_revoke(partitions)
+
+    wait_until(lambda: len(member._membership.assigned) == 4, 30, "it has its partitions")
+    monkeypatch.setattr(member, "before_revoke", commit_late)
+    with interrupted_when(has_begun):
+        cluster.close()
+    connection.loop.call_soon(connection.loop.loop.call_later, 0.2, may_end.set)
+    cluster._close_clients()
+    assert cluster.admin().describe_group("g").members == ()
