@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, Unpack, overload
+from typing import Any, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
 from weakref import WeakSet, finalize
 
 from rayka.client.admin.admin import Admin, AsyncAdmin
@@ -36,6 +36,9 @@ _FLUSH_TIMEOUT_MS = 10_000
 """How long leaving a cluster waits for what producers have not sent yet."""
 
 
+_Client: TypeAlias = (
+    AsyncProducer | AsyncConsumer | AsyncReader | AsyncShareConsumer | AsyncProcessingPool | AsyncConsumerConnector
+)
 M = TypeVar("M", bound=GroupConsumer | ConsumerConnector)
 
 
@@ -70,15 +73,9 @@ class Cluster(Unpicklable):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._clients: WeakSet[
-            AsyncProducer
-            | AsyncConsumer
-            | AsyncReader
-            | AsyncShareConsumer
-            | AsyncProcessingPool
-            | AsyncConsumerConnector
-        ] = WeakSet()
+        self._clients: WeakSet[_Client] = WeakSet()
         self._members: WeakSet[GroupConsumer | ConsumerConnector] = WeakSet()
+        self._closing: set[asyncio.Task[None]] = set()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -250,14 +247,20 @@ class Cluster(Unpicklable):
         return AsyncAdmin(self._connection.broker, self._connection.loop.loop)
 
     def close(self) -> None:
-        """Send what the producers still have, close all clients, and leave the cluster, which keeps running."""
-        self._close_clients()
-        self._connection.close()
+        """Send what the producers still have, close all clients, and leave the cluster, which keeps running.
+
+        Safe to repeat: after an interrupt (Ctrl-C) the next call does the rest. In a fork of the process it does
+        nothing.
+        """
+        if not self._connection.loop.is_in_fork:
+            self._close_clients()
+            self._connection.close()
 
     def stop(self) -> None:
         """Like `close`; then stop the broker and Ray, each if this process started it."""
-        self._close_clients()
-        self._connection.stop()
+        if not self._connection.loop.is_in_fork:
+            self._close_clients()
+            self._connection.stop()
 
     def _group_consumer(
         self, group_id: str, topics: Iterable[str] | None, config: dict[str, Any]
@@ -289,17 +292,24 @@ class Cluster(Unpicklable):
 
     def _close_clients(self) -> None:
         """The callbacks of blocking consumers run in this thread."""
-        members, self._members = list(self._members), WeakSet()
-        for member in members:
+        for member in list(self._members):
             try:
                 member.close()
             except Exception as error:
                 logger.warning("closing a consumer failed: %r", error)
-        if self._clients:
+            self._members.discard(member)
+        if self._clients or self._closing:
             self._connection.loop.run(self._close_asynchronous())
 
     async def _close_asynchronous(self) -> None:
+        """If this is interrupted, it goes on, and the next call waits for its end."""
         clients, self._clients = list(self._clients), WeakSet()
+        closing = self._connection.loop.loop.create_task(self._close_together(clients))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        await asyncio.wait(set(self._closing))
+
+    async def _close_together(self, clients: Sequence[_Client]) -> None:
         outcomes = await asyncio.gather(
             *(
                 client.close(timeout_ms=_FLUSH_TIMEOUT_MS) if isinstance(client, AsyncProducer) else client.close()

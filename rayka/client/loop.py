@@ -204,8 +204,13 @@ class LoopThread:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called, or this is a fork of the process, which has none of its threads."""
-        return self._closed or os.getpid() != self._process_id
+        """Whether `close` was called, or this is a fork: see `is_in_fork`."""
+        return self._closed or self.is_in_fork
+
+    @property
+    def is_in_fork(self) -> bool:
+        """Whether this is a fork of the process that made it, which has none of its threads."""
+        return os.getpid() != self._process_id
 
     @property
     def is_current(self) -> bool:

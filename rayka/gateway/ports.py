@@ -174,10 +174,17 @@ class ShareLeaders(Protocol):
     """The share-partitions, on the leaders of their partitions (KIP-932)."""
 
     async def fetch(
-        self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]
+        self,
+        params: ShareFetchParams,
+        partitions: Sequence[ShareFetchPartition],
+        acknowledged: dict[int, ShareFetchResult] | None = None,
     ) -> tuple[int, list[ShareFetchResult]]:
         """Acknowledge and acquire records. Returns the lock duration of the group in milliseconds, and the results in
-        request order. Never raises."""
+        request order. Never raises.
+
+        `acknowledged` gets the result of each acknowledgement, by its place in the request, as soon as its leader has
+        answered: who cancels the fetch then knows which are still to be sent.
+        """
 
     async def end_session(
         self,

@@ -38,7 +38,7 @@ class LocalShareLeaders:
         broker.partitions.more_bytes = self.partitions.more_bytes
 
     async def fetch(
-        self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]
+        self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition], *_: Any
     ) -> tuple[int, list[ShareFetchResult]]:
         answer = await self._ask(ShareFetch(params, tuple(partitions)))
         return answer.lock_duration_ms, list(answer.results)

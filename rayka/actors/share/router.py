@@ -53,10 +53,13 @@ class ShareRouter:
         self._late: dict[LateKey, asyncio.Task[None]] = {}
 
     async def fetch(
-        self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]
+        self,
+        params: ShareFetchParams,
+        partitions: Sequence[ShareFetchPartition],
+        acknowledged: dict[int, ShareFetchResult] | None = None,
     ) -> tuple[int, list[ShareFetchResult]]:
         """As `ShareLeaders.fetch`."""
-        return await RoutedShareFetch(self, params, partitions).run()
+        return await RoutedShareFetch(self, params, partitions, {} if acknowledged is None else acknowledged).run()
 
     def locate(self, topic_partition: TopicPartition) -> tuple[str, int] | ErrorCode:
         """As `Router.locate`."""
@@ -151,11 +154,16 @@ class RoutedShareFetch:
     """One fetch over the share-partitions of several leaders."""
 
     def __init__(
-        self, router: ShareRouter, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]
+        self,
+        router: ShareRouter,
+        params: ShareFetchParams,
+        partitions: Sequence[ShareFetchPartition],
+        acknowledged: dict[int, ShareFetchResult],
     ) -> None:
         self._router = router
         self._params = params
         self._partitions = partitions
+        self._acknowledged = acknowledged
         self._results = [ShareFetchResult()] * len(partitions)
         self._leaders: dict[str, list[int]] = {}
         self._lock_duration_ms = 0
@@ -278,6 +286,8 @@ class RoutedShareFetch:
                 acknowledge_error=known.acknowledge_error, acknowledge_error_message=known.acknowledge_error_message
             )
         self._results[index] = result
+        if self._partitions[index].acknowledgement_batches:
+            self._acknowledged[index] = result
 
     def _failed(self, indexes: Sequence[int], error: RaykaError, *, with_acknowledgements: bool) -> None:
         """The leader was not reached, or did not answer. Acknowledgements of an earlier request are not concerned."""

@@ -98,6 +98,7 @@ class GroupConsumer(Consumer):
         return event
 
     def _leave(self, timeout_ms: float) -> None:
+        self._core.require_may_leave()
         deadline_s, failure = time.monotonic() + timeout_ms / 1000, None
         while (callback := self._loop.run(self._core.next_leave_event(deadline_s))) is not None:
             try:
@@ -108,9 +109,12 @@ class GroupConsumer(Consumer):
             raise failure
 
     def _run_callback(self, callback: RebalanceCallback) -> None:
+        run = object()
         try:
-            callback.has_begun = True
-            callback.listener(callback.partitions)
+            callback.runs += [run]
+            if callback.runs[0] is run:
+                callback.listener(callback.partitions)
         finally:
-            callback.has_ended = True
-            self._loop.run(self._core.callback_done(callback))
+            if callback.runs[:1] == [run]:
+                callback.has_ended = True
+                self._loop.run(self._core.callback_done(callback))

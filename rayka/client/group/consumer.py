@@ -158,6 +158,11 @@ class AsyncGroupConsumer(CommittingConsumer):
         self._member.require_no_callback()
         return super().begin_poll(poll)
 
+    def require_may_leave(self) -> None:
+        """Raises INVALID_REQUEST while a callback runs, which would wait for its own end. From any thread."""
+        if not self._is_closed:
+            self._member.require_no_callback()
+
     async def take(self, take: Callable[[], Polled | None], timeout_ms: float) -> Polled | None:
         """As `AsyncConsumer.take`."""
         return await self._poll_events(take, deadline_after(timeout_ms))
@@ -187,8 +192,8 @@ class AsyncGroupConsumer(CommittingConsumer):
     async def next_event(self, take: Callable[[], T], deadline_s: float | None) -> T | RebalanceCallback | None:
         """Return what `take` gives as soon as that is not empty, a rebalance callback to run, or None at the deadline.
 
-        This runs in the client's loop, but callbacks belong to the caller's thread or loop: the caller sets
-        `has_begun`, runs the callback and reports back with `callback_done`.
+        This runs in the client's loop, but callbacks belong to the caller's thread or loop: the caller runs the
+        callback, unless another has begun to (see `RebalanceCallback`), and reports back with `callback_done`.
         """
         await asyncio.sleep(0)
         self._require_open()
@@ -199,10 +204,10 @@ class AsyncGroupConsumer(CommittingConsumer):
         try:
             while True:
                 self._member.polling()
-                callback = self._member.step()
+                callback = None if self._is_leaving else self._member.step()
                 if callback is not None:
                     return callback
-                if not self._membership.is_under_way:
+                if not self._is_leaving and not self._membership.is_under_way:
                     self._raise_failure()
                     self._raise_if_woken()
                     self._commits.save_if_due()
@@ -234,6 +239,7 @@ class AsyncGroupConsumer(CommittingConsumer):
         self._is_leaving = self._is_assigned_by_hand = False
         self._fetcher.assign(())
         self.collector.forget_unassigned()
+        self._fetcher.wake()  # a poll of another task, which has heard of nothing meanwhile
         return None
 
     @at_home
@@ -282,6 +288,7 @@ class AsyncGroupConsumer(CommittingConsumer):
 
     async def _leave(self, timeout_ms: float) -> None:
         """A callback that fails does not keep the member from leaving."""
+        self.require_may_leave()
         deadline_s, failure = time.monotonic() + timeout_ms / 1000, None
         while (callback := await self.next_leave_event(deadline_s)) is not None:
             try:
@@ -292,13 +299,17 @@ class AsyncGroupConsumer(CommittingConsumer):
             raise failure
 
     async def _run_callback(self, callback: RebalanceCallback) -> None:
-        callback.has_begun = True
+        run = object()
         try:
-            waiting = callback.listener(callback.partitions)
-            if inspect.isawaitable(waiting):
-                await waiting
+            callback.runs += [run]
+            if callback.runs[0] is run:
+                waiting = callback.listener(callback.partitions)
+                if inspect.isawaitable(waiting):
+                    await waiting
         finally:
-            await self.callback_done(callback)
+            if callback.runs[:1] == [run]:
+                callback.has_ended = True
+                await self.callback_done(callback)
 
     async def _wait_until(self, deadline_s: float | None) -> bool:
         """Wait for news, or for the next commit or look; False if the deadline has come."""

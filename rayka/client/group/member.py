@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from rayka.client.group.coordinator import ConsumerGroupMetadata, GroupCalls
@@ -30,15 +30,23 @@ Listener: TypeAlias = Callable[[list[TopicPartition]], Awaitable[None] | None]
 class RebalanceCallback:
     """A callback of the program that is to be run now; `GroupMember.callback_done` continues the rebalance.
 
-    `has_ended` is set before the loop is told, if another thread has run it: an interrupt may keep the loop from being
-    told, and then the next `step` notices.
+    Several calls may get it, say a poll and a `close` in another thread. Each adds an object to `runs`, and runs the
+    callback if its own is the first. No function does this: Ctrl-C could come behind it, and nobody would run it.
+
+    `has_ended` is set before the loop is told: an interrupt, or a cancellation, may keep the loop from being told, and
+    then the next `step` notices.
     """
 
     listener: Listener
     partitions: list[TopicPartition]
     action: Action
-    has_begun: bool = False
+    runs: list[object] = field(default_factory=list)
     has_ended: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the program is in it."""
+        return bool(self.runs) and not self.has_ended
 
 
 class Reading(Protocol):
@@ -114,13 +122,16 @@ class GroupMember:
             self._wake.set()
 
     def step(self) -> RebalanceCallback | None:
-        """Start the next action, unless one is in progress. Returns the callback to run, if there is one."""
+        """Start the next action, unless one is in progress. Returns the callback to run, if there is one.
+
+        None while a callback runs: there is news when it has ended.
+        """
         callback = self._callback
         if callback is not None:
             if callback.has_ended:  # a single look: it may end now, in its thread, and must not be given out again
                 self.callback_done(callback)
-            elif callback.has_begun:
-                raise _callback_runs()
+            elif callback.runs:
+                return None
         if self._callback is None and self._action_task is None:
             action = self.membership.next_action(self._name_of)
             if action is not None:
@@ -130,8 +141,9 @@ class GroupMember:
     def require_no_callback(self) -> None:
         """Raises INVALID_REQUEST while the program runs a callback. From any thread."""
         callback = self._callback
-        if callback is not None and callback.has_begun and not callback.has_ended:
-            raise _callback_runs()
+        if callback is not None and callback.is_running:
+            reason = "a poll within it would wait for the callback itself, any other can follow it"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"A rebalance callback runs: {reason}")
 
     def callback_done(self, callback: RebalanceCallback) -> None:
         """The callback has returned, or raised."""
@@ -232,11 +244,6 @@ class GroupMember:
 
     def _name_of(self, topic_id: uuid.UUID) -> str | None:
         return self._broker.image.topic_names_by_id.get(topic_id)
-
-
-def _callback_runs() -> RaykaError:
-    reason = "A rebalance callback runs: a poll within it would wait for the callback itself, any other can follow it"
-    return RaykaError(ErrorCode.INVALID_REQUEST, reason)
 
 
 def _rayka_error(error: Exception) -> RaykaError:

@@ -9,6 +9,7 @@ from functools import partial
 
 from rayka.client.loop import Closing, Shell, blocking, blocking_close, report_outcome
 from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
+from rayka.client.share.leaders import Caller
 from rayka.client.share.processing import RETRIABLE, Retriable
 from rayka.client.share.records import ShareRecord
 from rayka.client.unpicklable import Unpicklable
@@ -57,7 +58,14 @@ class ShareConsumer(Unpicklable, Shell[AsyncShareConsumer], Closing):
 
     def commit(self) -> CommitResults:
         """See `AsyncShareConsumer.commit`."""
-        return self._loop.run(self._core.commit())
+        aside, caller = self._core.begin_commit(), Caller()
+        try:
+            results = self._loop.run(self._core.finish_commit(aside, caller))
+            caller.has_heard = True
+            return results
+        except BaseException:
+            caller.has_heard = False
+            raise
 
     def commit_async(self, callback: CommitCallback | None = None) -> concurrent.futures.Future[CommitResults]:
         """As `commit`, without waiting.

@@ -18,14 +18,10 @@ from rayka.client.group.subscription import subscription_of
 from rayka.client.loop import AsyncClosing, at_home
 from rayka.client.share.arrivals import Arrivals
 from rayka.client.share.held_records import ACCEPTED, Acknowledgements, Aside, HeldRecords, Results
-from rayka.client.share.leaders import RENEWED, MemberLeaders
+from rayka.client.share.leaders import RENEWED, Caller, MemberLeaders
 from rayka.client.share.member import ShareConsumerMember
 from rayka.client.share.processing import RETRIABLE, Retriable, processing
-from rayka.client.share.records import (
-    RecordAcknowledgement,
-    ShareRecord,
-    rejection_headers,
-)
+from rayka.client.share.records import RecordAcknowledgement, ShareRecord, rejection_headers
 from rayka.client.unpicklable import Unpicklable
 from rayka.config.shares import MAX_RETRY_DELAY_MS
 from rayka.errors import ErrorCode, RaykaError
@@ -258,11 +254,25 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
 
         The result has an error or None for each partition. In implicit mode the records of the last poll are accepted
         first. Acknowledgements that an earlier poll could not deliver are sent too. If they are refused again for a
-        temporary reason, the next poll or commit sends them once more.
+        temporary reason, the next poll or commit sends them once more; so it does if this call is cancelled or
+        interrupted, and nobody hears of the reason.
         """
+        return self._hear(self.begin_commit(), Caller())
+
+    def begin_commit(self) -> Aside:
+        """What a commit sends that is called now, for `finish_commit`."""
         if self._is_implicit:
             self.end_last_poll()
-        return self._commit(self._held.set_aside())
+        return self._held.set_aside()
+
+    async def _hear(self, aside: Aside, caller: Caller) -> CommitResults:
+        try:
+            results = await self.finish_commit(aside, caller)
+            caller.has_heard = True
+            return results
+        except BaseException:
+            caller.has_heard = False
+            raise
 
     @property
     def acknowledged_partitions(self) -> list[TopicIdPartition]:
@@ -274,30 +284,25 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         return self._acknowledge_partition(partition, self._held.take_acknowledgements_of(partition))
 
     @at_home
-    async def _commit(self, aside: Aside) -> CommitResults:
-        """A caller that is cancelled, or interrupted, does not cancel it. What is refused for now is then kept."""
-        is_unheard = asyncio.Event()
-        try:
-            return await asyncio.shield(self._start(self._commit_all(aside, is_unheard)))
-        except asyncio.CancelledError:
-            is_unheard.set()
-            raise
+    async def finish_commit(self, aside: Aside, caller: Caller) -> CommitResults:
+        """A caller that is cancelled, or interrupted, does not cancel it."""
+        return await asyncio.shield(self._start(self._commit_all(aside, caller)))
 
-    async def _commit_all(self, last: Aside, is_unheard: asyncio.Event) -> CommitResults:
+    async def _commit_all(self, last: Aside, caller: Caller) -> CommitResults:
         """Send what was set aside, or wait for who has taken it; then send again what fetches could not deliver."""
-        taken = await self._send_asides(last, is_unheard)
+        taken = await self._send_asides(last, caller)
         results = _errors(await self._leaders.send_refused())
         for aside in {*taken, last}:
             for partition, error in _errors_of(aside).items():
                 results[partition] = error or results.get(partition)
         return results
 
-    async def _send_asides(self, last: Aside, is_unheard: asyncio.Event) -> list[Aside]:
+    async def _send_asides(self, last: Aside, caller: Caller | None) -> list[Aside]:
         """Returns those that nobody else had taken."""
         earlier = tuple(self._committing)
         taken = self._held.take_aside(last)
         self._committing.update(taken)
-        await asyncio.gather(*(self._send_aside(aside, is_unheard) for aside in taken))
+        await asyncio.gather(*(self._send_aside(aside, caller) for aside in taken))
         if last.acknowledgements:
             await last.settled()
         for aside in earlier:
@@ -305,9 +310,9 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
         await self._arrivals.acknowledged()
         return taken
 
-    async def _send_aside(self, aside: Aside, is_unheard: asyncio.Event) -> None:
+    async def _send_aside(self, aside: Aside, caller: Caller | None) -> None:
         try:
-            await self._leaders.acknowledge_or_keep(aside.acknowledgements, aside.results, is_unheard.is_set)
+            await self._leaders.acknowledge_or_tell(aside.acknowledgements, aside.results, caller)
         finally:
             aside.settle()
             self._committing.discard(aside)
@@ -405,9 +410,7 @@ class AsyncShareConsumer(Unpicklable, AsyncClosing):
 
     async def _send_last(self) -> None:
         """Send the acknowledgements. Nobody hears of those that are refused for now, so they are sent again."""
-        is_unheard = asyncio.Event()
-        is_unheard.set()
-        await self._send_asides(self._held.set_aside(), is_unheard)
+        await self._send_asides(self._held.set_aside(), None)
         pause_s = _FIRST_PAUSE_S
         try:
             async with asyncio.timeout(_TO_RESEND_S):

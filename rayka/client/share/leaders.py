@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rayka.client.share.held_records import Acknowledgements, Results
@@ -38,6 +38,15 @@ class Refused(NamedTuple):
     results: Results
 
 
+class Caller:
+    """Who waits for a commit. He sets whether he has heard its outcome, or will not.
+
+    No function does this: Ctrl-C could come before it had.
+    """
+
+    has_heard: bool | None = None
+
+
 class MemberLeaders:
     """Fetches and acknowledges; acknowledgements that come with a fetch and are refused for now are kept.
 
@@ -56,6 +65,7 @@ class MemberLeaders:
         self._batch_size = batch_size
         self._fetched: set[TopicPartition] = set()
         self._refused: deque[Refused] = deque()
+        self._told: list[tuple[Caller, Refused]] = []
         self._under_way: list[Refused] = []
         self._resending = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -85,45 +95,60 @@ class MemberLeaders:
         fetched: Collection[TopicIdPartition] = (),
         wait_s: float = 0.0,
         max_records: int = 0,
-        is_kept: Callable[[], bool] = lambda: True,
+        caller: Caller | None = None,
     ) -> Results:
-        refused = acknowledgements = sent.acknowledgements
+        answered: Results = {}
         self._under_way.append(sent)
         try:
-            results = await self._ask(fetched, acknowledgements, wait_s, max_records)
-            sent.results.update({partition: results[partition] for partition in acknowledgements})
+            return await self._ask(fetched, sent.acknowledgements, answered, wait_s, max_records)
+        finally:  # also if it is cancelled while one leader of several has not answered
+            self._under_way = [each for each in self._under_way if each is not sent]
+            sent.results.update(answered)
             refused = {
                 partition: by_offset
-                for partition, by_offset in acknowledgements.items()
-                if ErrorCode(results[partition].acknowledge_error).retriable
+                for partition, by_offset in sent.acknowledgements.items()
+                if partition not in answered or ErrorCode(answered[partition].acknowledge_error).retriable
             }
-        finally:
-            self._under_way = [each for each in self._under_way if each is not sent]
-            if any(refused.values()) and is_kept():
-                self._refused.append(sent._replace(acknowledgements=refused))
-        return results
+            if any(refused.values()):
+                kept = sent._replace(acknowledgements=refused)
+                if caller is None:
+                    self._refused.append(kept)
+                else:
+                    self._told.append((caller, kept))
 
     async def acknowledge(self, acknowledgements: Acknowledgements) -> Results:
         """Acknowledge. Nothing is kept: the caller is told what is refused."""
-        return await self._ask((), acknowledgements)
+        return await self._ask((), acknowledgements, {})
 
-    async def acknowledge_or_keep(
-        self, acknowledgements: Acknowledgements, results: Results, is_kept: Callable[[], bool]
+    async def acknowledge_or_tell(
+        self, acknowledgements: Acknowledgements, results: Results, caller: Caller | None
     ) -> None:
         """Acknowledge; `results` gets the answers.
 
-        What is refused for now, or not answered, is kept if `is_kept` says so then: if nobody hears of it.
+        What is refused for now, or not answered, is kept if there is no caller, or as soon as he can't hear of it.
         """
-        await self._ask_and_keep(self._to_send(acknowledgements, results), is_kept=is_kept)
+        await self._ask_and_keep(self._to_send(acknowledgements, results), caller=caller)
 
     @property
     def has_refused(self) -> bool:
         """Whether there is something for `send_refused` to send."""
+        self._keep_unheard()
         return bool(self._refused)
+
+    def _keep_unheard(self) -> None:
+        """Keep what no caller will hear of, and forget what they have heard of."""
+        told, self._told = self._told, []
+        for caller, refused in told:
+            has_heard = caller.has_heard
+            if has_heard is None:
+                self._told.append((caller, refused))
+            elif not has_heard:
+                self._refused.append(refused)
 
     @property
     def may_succeed(self) -> bool:
         """Whether a leader may soon take what was kept, or is asked to. Of a deleted topic no leader does."""
+        self._keep_unheard()
         return self._resending.locked() or any(
             partition not in refused.results or refused.results[partition].acknowledge_error not in _DELETED
             for refused in self._refused
@@ -137,6 +162,7 @@ class MemberLeaders:
         """
         found: Results = {}
         async with self._resending:
+            self._keep_unheard()
             for _ in range(len(self._refused)):
                 refused = self._refused.popleft()
                 # An answer about a partition whose records were all delivered anew would say nothing of them.
@@ -151,7 +177,7 @@ class MemberLeaders:
 
     def forget_refused(self, partition: TopicIdPartition, offsets: Iterable[int]) -> None:
         """The offsets are delivered again, so what was said of them before no longer counts."""
-        for refused in (*self._refused, *self._under_way):
+        for refused in (*self._refused, *self._under_way, *(refused for _, refused in self._told)):
             of_partition = refused.acknowledgements.get(partition, {})
             for offset in of_partition.keys() & set(offsets):
                 del of_partition[offset]
@@ -173,9 +199,11 @@ class MemberLeaders:
         self,
         fetched: Collection[TopicIdPartition],
         acknowledgements: Acknowledgements,
+        answered: Results,
         wait_s: float = 0.0,
         max_records: int = 0,
     ) -> Results:
+        """The answers. `answered` gets those about acknowledgements, also if this is cancelled."""
         wanted = dict.fromkeys(fetched)
         asked = list(wanted | acknowledgements)
         partitions = [
@@ -198,13 +226,19 @@ class MemberLeaders:
             acquire_mode=self._acquire_mode,
             is_renew_ack=any(RENEWED in of_partition.values() for of_partition in acknowledgements.values()),
         )
-        lock_duration_ms, results = await self._leaders.fetch(params, partitions)
+        acknowledged: dict[int, ShareFetchResult] = {}
+        try:
+            lock_duration_ms, results = await self._leaders.fetch(params, partitions, acknowledged)
+            acknowledged |= enumerate(results)
+        finally:
+            answered |= {
+                asked[index]: result for index, result in acknowledged.items() if asked[index] in acknowledgements
+            }
+            for partition, result in answered.items():
+                if result.acknowledge_error:
+                    logger.warning("%s: not acknowledged: %s", partition, result.acknowledge_error_message)
         self.lock_duration_ms = lock_duration_ms or self.lock_duration_ms
-        answered = dict(zip(asked, results, strict=True))
-        for partition, result in answered.items():
-            if result.acknowledge_error:
-                logger.warning("%s: not acknowledged: %s", partition, result.acknowledge_error_message)
-        return answered
+        return dict(zip(asked, results, strict=True))
 
 
 def is_full(results: Iterable[ShareFetchResult], max_records: int) -> bool:

@@ -129,6 +129,7 @@ class AsyncConsumerConnector(Unpicklable, AsyncClosing):
         self._watch: asyncio.Task[None] | None = None
         self._seen_topics: object = None
         self._is_shut_down = False
+        self._leaving: asyncio.Task[None] | None = None
         self._member("")  # raises for bad settings now, not with the first stream
 
     @at_home
@@ -190,18 +191,19 @@ class AsyncConsumerConnector(Unpicklable, AsyncClosing):
 
     @at_home
     async def leave(self) -> None:
-        """As `shutdown`, but records that were returned last do not count as read."""
-        if self._is_shut_down:
-            return
+        """As `shutdown`, but records that were returned last do not count as read.
+
+        If it is cancelled, or interrupted, it goes on, and the next call waits for its end.
+        """
         self._is_shut_down = True
-        try:
-            if self._watch is not None:
-                self._watch.cancel()
-                await asyncio.gather(self._watch, return_exceptions=True)
-        finally:  # also if this is cancelled
-            await self._close_members()
+        if self._leaving is None:
+            self._leaving = asyncio.get_running_loop().create_task(self._close_members())
+        await asyncio.wait([self._leaving])
 
     async def _close_members(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
         outcomes = await asyncio.gather(
             *(member.close(_SHUTDOWN_TIMEOUT_MS) for member in self._members), return_exceptions=True
         )

@@ -15,7 +15,7 @@ from rayka.coordinator.shares.requests import InitializeShareGroupStateRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import NewTopic
 from rayka.share.acknowledge import AcknowledgementBatch
-from rayka.share.requests import ShareFetchParams, ShareFetchPartition
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import TopicPartition
 from tests.support.local_broker import LocalBroker
 from tests.support.local_share_leaders import LocalShareLeaders
@@ -215,5 +215,27 @@ def test_acknowledgements_alone_wait_longer_for_a_leader(tmp_path: Path, monkeyp
         leaders.first_may_answer.set()
         _, results = await acknowledging
         assert [result.acknowledge_error for result in results] == [0, 0]
+
+    check(tmp_path, body)
+
+
+def test_a_fetch_that_is_cancelled_has_the_answers_about_acknowledgements_that_have_come(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, leaders: TwoLeaders, fetch: Any) -> None:
+        append(broker, "t", 1)
+        append(broker, "t", 1, partition=1)
+        assert await fetch() == 2
+        leaders.first_may_answer.clear()
+        topic_id, accepted = broker.image.topics["t"].topic_id.bytes, (AcknowledgementBatch(0, 0, (1,)),)
+        partitions = [ShareFetchPartition(TopicPartition("t", each), topic_id, False, accepted) for each in (0, 1)]
+        acknowledged: dict[int, ShareFetchResult] = {}
+        acknowledging = asyncio.ensure_future(
+            ShareRouter(leaders).fetch(ShareFetchParams("g", "m"), partitions, acknowledged)  # type: ignore[arg-type]
+        )
+        while not acknowledged:
+            await asyncio.sleep(0.001)
+        acknowledging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acknowledging
+        assert {index: result.acknowledge_error for index, result in acknowledged.items()} == {1: 0}
 
     check(tmp_path, body)

@@ -35,7 +35,7 @@ EXPLICIT: dict[str, Any] = {"acknowledgement_mode": "explicit"}
 ONE_BY_ONE: dict[str, Any] = {"max_poll_records": 1, "acquire_mode": "record_limit", **EXPLICIT}
 NOT_LEADER = ShareFetchResult(acknowledge_error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
 Answer = tuple[int, list[ShareFetchResult]]
-Fetch = Callable[[ShareFetchParams, Sequence[ShareFetchPartition]], Coroutine[Any, Any, Answer]]
+Fetch = Callable[..., Coroutine[Any, Any, Answer]]
 
 
 @pytest.fixture(autouse=True)
@@ -352,7 +352,7 @@ def test_what_was_said_of_a_delivery_and_could_not_be_sent_does_not_count_for_th
     is_open = asyncio.Event()
 
     def unanswered(fetch: Fetch) -> Fetch:
-        async def fetch_only(params: Any, partitions: Any) -> Answer:
+        async def fetch_only(params: Any, partitions: Any, *_: Any) -> Answer:
             if params.max_records:
                 return await fetch(params, partitions)
             await is_open.wait()
@@ -416,7 +416,9 @@ def refusing(offset: int) -> Callable[[Fetch], Fetch]:
     """Requests that acknowledge this offset are refused, with all that they acknowledge."""
 
     def replacement(fetch: Fetch) -> Fetch:
-        async def fetch_or_refuse(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Answer:
+        async def fetch_or_refuse(
+            params: ShareFetchParams, partitions: Sequence[ShareFetchPartition], *_: Any
+        ) -> Answer:
             batches = [batch for partition in partitions for batch in partition.acknowledgement_batches]
             if any(batch.first_offset <= offset <= batch.last_offset for batch in batches):
                 error = ShareFetchResult(acknowledge_error=ErrorCode.INVALID_RECORD_STATE)
@@ -575,7 +577,7 @@ def acknowledging(sent: list[int]) -> Callable[[Fetch], Fetch]:
     """Notes the first offset of each acknowledgement when it is sent."""
 
     def replacement(fetch: Fetch) -> Fetch:
-        async def fetch_noted(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Answer:
+        async def fetch_noted(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition], *_: Any) -> Answer:
             batches = [batch for partition in partitions for batch in partition.acknowledgement_batches]
             sent.extend(batch.first_offset for batch in batches)
             return await fetch(params, partitions)
@@ -681,7 +683,7 @@ def test_a_commit_does_not_take_the_answer_of_another_partition_for_records_that
             producer.send("tasks", b"task", partition=number)
 
     def away_for_acknowledgements(fetch: Fetch) -> Fetch:
-        async def fetch_only(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Answer:
+        async def fetch_only(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition], *_: Any) -> Answer:
             if params.max_records:
                 return await fetch(params, partitions)
             return 0, [NOT_LEADER] * len(partitions)
@@ -775,7 +777,7 @@ def test_a_program_that_is_slow_to_take_records_does_not_get_those_that_were_giv
 def away_for_two_requests(fetch: Fetch) -> Fetch:
     left = [NOT_LEADER, NOT_LEADER]
 
-    async def fetch_or_refuse(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Answer:
+    async def fetch_or_refuse(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition], *_: Any) -> Answer:
         return (0, [left.pop()] * len(partitions)) if left else await fetch(params, partitions)
 
     return fetch_or_refuse

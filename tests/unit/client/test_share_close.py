@@ -39,7 +39,9 @@ class Refusing:
         replace_fetch(leaders, self._replacement)
 
     def _replacement(self, fetch: Fetch) -> Fetch:
-        async def fetch_or_refuse(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Answer:
+        async def fetch_or_refuse(
+            params: ShareFetchParams, partitions: Sequence[ShareFetchPartition], *_: Any
+        ) -> Answer:
             if not self.left or not any(partition.acknowledgement_batches for partition in partitions):
                 return await fetch(params, partitions)
             self.left -= 1
@@ -256,7 +258,9 @@ def test_a_cluster_closes_its_share_consumers_together(
     closing: set[str] = set()
 
     def refusing_until_all_close(fetch: Fetch) -> Fetch:
-        async def fetch_or_refuse(params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Answer:
+        async def fetch_or_refuse(
+            params: ShareFetchParams, partitions: Sequence[ShareFetchPartition], *_: Any
+        ) -> Answer:
             closing.add(params.member_id)
             return await fetch(params, partitions) if len(closing) == 3 else (0, [NOT_LEADER] * len(partitions))
 

@@ -139,7 +139,7 @@ class AwayLeaders:
         self._leaders = leaders
 
     async def fetch(
-        self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]
+        self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition], *_: Any
     ) -> tuple[int, list[ShareFetchResult]]:
         self.asked += 1
         await self.gate.wait()

@@ -42,7 +42,7 @@ class StandingLeaders:
         self._leaders = leaders
 
     async def fetch(
-        self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]
+        self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition], *_: Any
     ) -> tuple[int, list[ShareFetchResult]]:
         said = {one.topic_partition: one.acknowledgement_batches for one in partitions if one.acknowledgement_batches}
         for partition, batches in said.items():

@@ -1,0 +1,253 @@
+"""Rebalance callbacks of a consumer with several calls under way: each runs once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from rayka.client.cluster import Cluster
+from rayka.client.consumer.consumer import WakeupError
+from rayka.client.group.blocking import GroupConsumer
+from rayka.client.group.consumer import AsyncGroupConsumer
+from rayka.client.group.member import RebalanceCallback
+from rayka.client.group.membership import MembershipState
+from rayka.errors import ErrorCode, RaykaError
+from rayka.testing import wait_until
+from rayka.types import TopicPartition
+from tests.support.client_connection import LocalConnection
+from tests.unit.client.interrupts import interrupted_at
+from tests.unit.client.test_group_consumer import SETTINGS, broker_config, cluster, share, until
+
+__all__ = ["broker_config", "cluster"]  # fixtures
+
+
+@pytest.fixture
+def others() -> Any:
+    """A thread of the program's own, beside that of the test."""
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
+
+
+def subscribed(cluster: Cluster, on_revoked: Callable[[list[TopicPartition]], object]) -> GroupConsumer:
+    """A consumer with all four partitions."""
+    consumer = cluster.consumer("g", **SETTINGS)
+    consumer.subscribe(["events"], on_revoked=on_revoked)
+    until(share(consumer), consumer)
+    return consumer
+
+
+def is_waiting(consumer: GroupConsumer | AsyncGroupConsumer) -> bool:
+    """Whether a call waits for news."""
+    core = consumer._core if isinstance(consumer, GroupConsumer) else consumer
+    return core._fetcher._polls_waiting > 0
+
+
+def begin_revocation(cluster: Cluster, consumer: GroupConsumer) -> None:
+    """The consumer has to give up two partitions, and nobody has asked what to do yet."""
+    other = cluster.consumer("g", ["events"], **SETTINGS)
+    membership = consumer._core._membership
+    until(lambda: membership.state is MembershipState.RECONCILING, other)
+
+
+def test_close_while_a_poll_waits_revokes_once_and_in_its_own_thread(
+    cluster: Cluster, others: ThreadPoolExecutor
+) -> None:
+    revoked: list[tuple[int, int]] = []
+    consumer = subscribed(cluster, lambda partitions: revoked.append((threading.get_ident(), len(partitions))))
+    polling = others.submit(consumer.poll, 60_000)
+    wait_until(lambda: is_waiting(consumer), 30, "it waits for records")
+    consumer.close()
+    with pytest.raises(RaykaError, match="The consumer is closed"):
+        polling.result(60)
+    assert revoked == [(threading.get_ident(), 4)]
+    assert cluster.admin().describe_group("g").members == ()
+
+
+def test_close_runs_the_callback_that_a_poll_has_not_begun(
+    cluster: Cluster, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The poll has heard of a revocation when another thread closes the consumer."""
+    revoked: list[tuple[int, int]] = []
+    consumer = subscribed(cluster, lambda partitions: revoked.append((threading.get_ident(), len(partitions))))
+    begin_revocation(cluster, consumer)
+    run, has_heard, go_on = consumer._run_callback, threading.Event(), threading.Event()
+
+    def run_late(callback: RebalanceCallback) -> None:
+        if threading.get_ident() != me:
+            has_heard.set()
+            assert go_on.wait(60)
+        run(callback)
+
+    me = threading.get_ident()
+    monkeypatch.setattr(consumer, "_run_callback", run_late)
+    polling = others.submit(consumer.poll, 60_000)
+    assert has_heard.wait(60)
+    consumer.close()
+    go_on.set()
+    with pytest.raises(RaykaError, match="The consumer is closed"):
+        polling.result(60)
+    assert revoked == [(me, 2), (me, 2)]
+
+
+def test_close_waits_for_the_callback_that_a_poll_runs_and_leaves_then(
+    cluster: Cluster, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have heard of a revocation, and the poll is quicker."""
+    revoked: list[tuple[int, int]] = []
+    has_heard, has_begun, me = threading.Event(), threading.Event(), threading.get_ident()
+
+    def on_revoked(partitions: list[TopicPartition]) -> None:
+        revoked.append((threading.get_ident(), len(partitions)))
+        if not has_begun.is_set():
+            has_begun.set()
+            wait_until(lambda: is_waiting(consumer), 30, "close waits")
+
+    consumer = subscribed(cluster, on_revoked)
+    begin_revocation(cluster, consumer)
+    run = consumer._run_callback
+
+    def run_late(callback: RebalanceCallback) -> None:
+        has_heard.set()
+        assert has_begun.wait(60)
+        run(callback)
+
+    monkeypatch.setattr(consumer, "_run_callback", run_late)
+    event = consumer._loop.run(consumer._core.next_event(list, None))
+    assert isinstance(event, RebalanceCallback)
+    closing = others.submit(consumer.close)
+    assert has_heard.wait(60)
+    run(event)
+    closing.result(60)
+    assert [(thread == me, count) for thread, count in revoked] == [(True, 2), (False, 2)]
+    left = {member.member_id for member in cluster.admin().describe_group("g").members}
+    assert len(left) == 1
+    assert consumer._core._membership.identity.member_id not in left
+
+
+def test_a_callback_that_closes_its_consumer_gets_an_error_and_a_second_close_none(cluster: Cluster) -> None:
+    errors: list[ErrorCode] = []
+
+    def on_assigned(_: list[TopicPartition]) -> None:
+        try:
+            consumer.close()
+        except RaykaError as error:
+            errors.append(error.code)
+        consumer.close()
+
+    consumer = cluster.consumer("g", **SETTINGS)
+    consumer.subscribe(["events"], on_assigned=on_assigned)
+    with pytest.raises(RaykaError, match="The consumer is closed"):
+        consumer.poll(60_000)
+    assert errors == [ErrorCode.INVALID_REQUEST]
+
+
+def test_a_poll_is_woken_up_though_that_was_asked_while_another_task_left_the_group(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with cluster.async_consumer("g", enable_auto_commit=False, **SETTINGS) as consumer:
+
+            def on_revoked(_: list[TopicPartition]) -> None:
+                consumer.wakeup()
+
+            await consumer.subscribe(["events"], on_revoked=on_revoked)
+            while len(await consumer.assignment()) < 4:
+                await consumer.poll(10)
+            polling = asyncio.create_task(consumer.poll(60_000))
+            while not is_waiting(consumer):
+                await asyncio.sleep(0.001)
+            await consumer.unsubscribe()
+            with pytest.raises(WakeupError):
+                await polling
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_a_callback_runs_once_though_several_tasks_iterate(cluster: Cluster) -> None:
+    """The others wait until it has ended."""
+    revoked: list[int] = []
+
+    async def main() -> None:
+        consumer = cluster.async_consumer("g", **SETTINGS)
+
+        async def on_revoked(partitions: list[TopicPartition]) -> None:
+            revoked.append(len(partitions))
+            await asyncio.to_thread(wait_until, lambda: is_waiting(consumer), 30, "the other task waits")
+
+        async def work() -> None:
+            async for _ in consumer:
+                pass
+
+        async with consumer:
+            await consumer.subscribe(["events"], on_revoked=on_revoked)
+            workers = [asyncio.create_task(work()) for _ in range(2)]
+            while len(await consumer.assignment()) < 4:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(take_half)
+            while len(await consumer.assignment()) > 2:
+                await asyncio.sleep(0.01)
+            assert not any(worker.done() for worker in workers)
+            for worker in workers:
+                worker.cancel()
+            await asyncio.wait(workers)
+            consumer._member.listeners = {}
+
+    def take_half() -> None:
+        other = cluster.consumer("g", ["events"], **SETTINGS)
+        until(lambda: len(other.assignment()) == 2, other)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert revoked == [2]
+
+
+def test_a_task_that_is_cancelled_within_a_callback_is_not_in_the_way(
+    cluster: Cluster, connection: LocalConnection
+) -> None:
+    """Nor if the client had not heard of its end."""
+    go_on = threading.Event()
+
+    async def main() -> None:
+        async with cluster.async_consumer("g", **SETTINGS) as consumer:
+
+            def on_assigned(_: list[TopicPartition]) -> None:
+                task = asyncio.current_task()
+                assert task is not None
+                connection.loop.call_soon(go_on.wait)
+                task.cancel()
+
+            await consumer.subscribe(["events"], on_assigned=on_assigned)
+            polling = asyncio.create_task(consumer.poll(60_000))
+            await asyncio.wait([polling])
+            assert polling.cancelled()
+            go_on.set()
+            await consumer.poll(10)
+            assert consumer._membership.state in (MembershipState.ACKNOWLEDGING, MembershipState.STABLE)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # Ctrl-C came before it was given to the loop
+def test_an_interrupt_anywhere_in_a_poll_neither_skips_nor_repeats_a_callback(cluster: Cluster) -> None:
+    consumer = subscribed(cluster, lambda _: None)
+    calls: list[int] = []
+
+    def interrupted(place: int) -> bool:
+        """Let it assign its partitions anew, with Ctrl-C at this place of a poll."""
+        calls.clear()
+        consumer.unsubscribe()
+        consumer.subscribe(["events"], on_assigned=lambda partitions: calls.append(len(partitions)))
+        wait_until(lambda: consumer._core._membership.state is MembershipState.RECONCILING, 30, "an assignment")
+        return interrupted_at(place, ("rayka.client.group", "rayka.client.loop"), lambda: consumer.poll(50))
+
+    for place in itertools.count():
+        was_interrupted = interrupted(place)
+        until(share(consumer), consumer)
+        until(lambda: consumer._core._membership.state is not MembershipState.RECONCILING, consumer)
+        assert calls == [4], place
+        if not was_interrupted:
+            break
+    assert place > 10
