@@ -47,8 +47,11 @@ def begins_to_end(metadata: TransactionMetadata, request: EndTxnRequest) -> bool
     """Whether the outcome is to be decided now; False for the repeat of a request that has been carried out.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS while markers are written, and
-    INVALID_TXN_STATE.
+    INVALID_TXN_STATE. With an epoch for each transaction, those of the next one wait for the markers too (KAFKA-18464).
     """
+    producer = request.producer_id, request.producer_epoch
+    if metadata.state.is_prepared and _has_epoch_bump(request) and producer == metadata.next_producer:
+        raise RaykaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     repeat = Repeat.of(metadata, request)
     _check_producer(metadata, request, repeat)
     if metadata.state is ONGOING:

@@ -52,7 +52,7 @@ REPEATS = False
         (ONGOING, (7, 6), FENCED, FENCED),
         (ONGOING, (8, 5), OTHER_ID, OTHER_ID),
         (COMMITTING, (7, 5), CONCURRENT, WRONG_STATE),
-        (COMMITTING, (7, 6), FENCED, FENCED),
+        (COMMITTING, (7, 6), CONCURRENT, CONCURRENT),  # the next transaction waits for the markers (KAFKA-18464)
         (COMMITTING, (7, 4), FENCED, FENCED),
         (COMMITTED, (7, 5), REPEATS, WRONG_STATE),
         (COMMITTED, (7, 6), WRONG_STATE, BEGINS),
@@ -62,7 +62,8 @@ REPEATS = False
         (ABORTED, (7, 5), WRONG_STATE, REPEATS),
         (ABORTED, (7, 6), WRONG_STATE, BEGINS),
         (ROTATING, (7, LAST), CONCURRENT, WRONG_STATE),
-        (ROTATING, (8, 0), OTHER_ID, OTHER_ID),
+        (ROTATING, (8, 0), CONCURRENT, CONCURRENT),  # as does that of the next producer id (KAFKA-18464)
+        (ROTATING, (8, 1), OTHER_ID, OTHER_ID),
         (ROTATED, (7, LAST), REPEATS, WRONG_STATE),
         (ROTATED, (7, LAST - 1), OTHER_ID, OTHER_ID),
         (ROTATED, (9, LAST), OTHER_ID, OTHER_ID),
