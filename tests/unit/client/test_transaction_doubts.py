@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.client.producer.blocking import Producer
 from rayka.coordinator.request import Request
+from rayka.coordinator.transactions.records import TransactionRecord
 from rayka.coordinator.transactions.requests import EndTxnRequest
 from rayka.coordinator.transactions.steps import TransactionMarkers
-from rayka.errors import RaykaError
+from rayka.errors import ErrorCode, RaykaError
 from tests.support.client_connection import LocalConnection
 from tests.unit.client.reading import values
 
@@ -48,3 +50,50 @@ def test_an_abort_waits_for_the_markers_of_the_transaction_before(
         with producer.transaction():
             producer.send("events", b"c")
     assert committed(cluster) == [b"a", b"c"]
+
+
+def expire_id(connection: LocalConnection) -> None:
+    """As after `transactional.id.expiration.ms`, a week, without a transaction."""
+    connection.broker.transactions.core.replay(TransactionRecord("t", None))
+
+
+def assert_is_forgotten(producer: Producer) -> None:
+    """The producer does nothing any more, and says what the program can do."""
+    for step in (producer.begin_transaction, producer.init_transactions):
+        with pytest.raises(RaykaError, match="Create a new producer") as forgotten:
+            step()
+        assert forgotten.value.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_a_producer_whose_id_has_expired_writes_nothing_more(cluster: Cluster, connection: LocalConnection) -> None:
+    """Another one may have done its work meanwhile, and have been forgotten too (KAFKA-18019)."""
+    with cluster.producer(transactional_id="t") as forgotten:
+        with forgotten.transaction():
+            forgotten.send("events", b"input 0")
+        with cluster.producer(transactional_id="t") as successor, successor.transaction():
+            successor.send("events", b"input 1")
+        expire_id(connection)
+        with pytest.raises(RaykaError, match="Create a new producer"), forgotten.transaction():
+            forgotten.send("events", b"input 1").get(30)
+        assert_is_forgotten(forgotten)
+    with cluster.producer(transactional_id="t") as anew, anew.transaction():
+        anew.send("events", b"input 2")
+    assert committed(cluster) == [b"input 0", b"input 1", b"input 2"]
+
+
+def test_a_producer_whose_id_another_one_got_after_it_had_expired_writes_nothing_more(
+    cluster: Cluster, connection: LocalConnection
+) -> None:
+    with cluster.producer(transactional_id="t") as forgotten:
+        with forgotten.transaction():
+            forgotten.send("events", b"a")
+        expire_id(connection)
+        with cluster.producer(transactional_id="t") as successor:
+            with successor.transaction():
+                successor.send("events", b"b")
+            with pytest.raises(RaykaError, match="Create a new producer"), forgotten.transaction():
+                forgotten.send("events", b"of a zombie")
+            assert_is_forgotten(forgotten)
+            with successor.transaction():
+                successor.send("events", b"c")
+    assert committed(cluster) == [b"a", b"b", b"c"]
