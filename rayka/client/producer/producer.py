@@ -364,7 +364,7 @@ class AsyncProducer(Unpicklable, AsyncClosing):
         `offsets` is a consumer of the group, whose positions are committed (KIP-447), or a mapping. With a mapping,
         `group` is the result of the consumer's `group_metadata` or, if the program assigns the partitions itself, the
         group's id. Raises ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID if the group has removed this
-        member: then abort the transaction; other members read the records again.
+        member: then abort the transaction; other members read the records again. After an interrupt abort it too.
         """
         if not isinstance(offsets, Mapping):
             offsets, group = offsets.read_offsets()

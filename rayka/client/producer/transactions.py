@@ -185,13 +185,21 @@ class Transactions:
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit offsets of a group with the transaction. Raises the error of the first that is refused.
 
-        An end of another thread waits for this: the transaction would be committed without the offsets.
+        An end of another thread waits for this: the transaction would be committed without the offsets. For the same
+        reason it can only be aborted after an interrupt: the offsets may not have arrived, or may have been refused.
         """
         committed = tuple(self._committed(*each) for each in offsets.items())  # now: topics may be created again
-        async with self._turn:
-            self.check_open()
-            if committed:
-                await self._send_offsets(committed, group)
+        try:
+            async with self._turn:
+                self.check_open()
+                if committed:
+                    await self._send_offsets(committed, group)
+        except RaykaError:
+            raise
+        except BaseException:
+            if not self._is_ending:  # while it waits for an end of another thread, that is not of its transaction
+                self.failed(RaykaError(ErrorCode.TRANSACTION_ABORTABLE, "send_offsets was interrupted"))
+            raise
 
     async def _send_offsets(self, offsets: tuple[CommittedOffset, ...], group: GroupMetadata) -> None:
         self.has_sent = True

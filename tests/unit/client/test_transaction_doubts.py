@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from rayka.client.cluster import Cluster
 from rayka.client.producer.blocking import Producer
+from rayka.client.producer.producer import AsyncProducer
 from rayka.coordinator.request import Request
 from rayka.coordinator.transactions.records import TransactionRecord
 from rayka.coordinator.transactions.requests import EndTxnRequest
 from rayka.coordinator.transactions.steps import TransactionMarkers
 from rayka.errors import ErrorCode, RaykaError
+from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection
 from tests.unit.client.reading import values
 
@@ -97,3 +100,75 @@ def test_a_producer_whose_id_another_one_got_after_it_had_expired_writes_nothing
             with successor.transaction():
                 successor.send("events", b"c")
     assert committed(cluster) == [b"a", b"b", b"c"]
+
+
+class SlowGroups:
+    """Group coordinators that answer when they may. `is_asked` is set by the first request."""
+
+    def __init__(self, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+        groups = connection.broker.groups
+        self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()
+        self._execute = groups.execute
+        monkeypatch.setattr(groups, "execute", self._answer_later)
+
+    async def _answer_later(self, request: Request[Any]) -> Any:
+        self.is_asked.set()
+        await self.may_answer.wait()
+        return await self._execute(request)
+
+
+async def cancel(task: asyncio.Future[None]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def assert_can_only_be_aborted(producer: AsyncProducer) -> None:
+    with pytest.raises(RaykaError, match="send_offsets was interrupted") as abortable:
+        await producer.commit_transaction()
+    assert abortable.value.code is ErrorCode.TRANSACTION_ABORTABLE
+    await producer.abort_transaction()
+
+
+def test_a_transaction_whose_offsets_were_interrupted_can_only_be_aborted(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that catches its own time-out, and commits, would make the records visible without the offsets."""
+    groups, offsets = SlowGroups(connection, monkeypatch), {TopicPartition("events", 0): 1}
+
+    async def main() -> None:
+        async with cluster.async_producer(transactional_id="t") as producer:
+            await producer.begin_transaction()
+            await producer.send("events", b"a")
+            sending = asyncio.ensure_future(producer.send_offsets(offsets, "g"))
+            await groups.is_asked.wait()
+            await cancel(sending)
+            await assert_can_only_be_aborted(producer)
+            async with producer.transaction():
+                await producer.send("events", b"b")
+
+    connection.loop.run(main())
+    assert committed(cluster) == [b"b"]
+
+
+def test_offsets_that_are_interrupted_before_they_are_sent_are_not_left_out_either(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for those that another task sends."""
+    groups, offsets = SlowGroups(connection, monkeypatch), {TopicPartition("events", 0): 1}
+
+    async def main() -> None:
+        async with cluster.async_producer(transactional_id="t") as producer:
+            await producer.begin_transaction()
+            await producer.send("events", b"a")
+            first = asyncio.ensure_future(producer.send_offsets(offsets, "g"))
+            await groups.is_asked.wait()
+            second = asyncio.ensure_future(producer.send_offsets(offsets, "h"))
+            await asyncio.sleep(0)
+            await cancel(second)
+            groups.may_answer.set()
+            await first
+            await assert_can_only_be_aborted(producer)
+
+    connection.loop.run(main())
+    assert committed(cluster) == []
