@@ -345,7 +345,8 @@ class AsyncProducer(Unpicklable, AsyncClosing):
         """Send all remaining records, and commit the records and offsets of the transaction.
 
         Raises TRANSACTION_ABORTABLE if a record was not appended: then abort the transaction. Raises REQUEST_TIMED_OUT
-        if it is not known whether the transaction was committed, and otherwise as `init_transactions`.
+        if it is not known whether the transaction was committed, PRODUCER_FENCED also if it was open for longer than
+        `transaction_timeout_ms`, and otherwise as `init_transactions`.
         """
         await self._its_transactions.end(True, self._sender.flush)
 

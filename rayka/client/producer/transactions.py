@@ -239,16 +239,19 @@ class Transactions:
         elif answer.error is ErrorCode.NONE:
             self.producer, self._in_doubt = (answer.producer_id, answer.producer_epoch), _NOBODY
         else:
-            raise self._refused(answer.error)
+            raise self._refused(request, answer.error)
 
-    def _refused(self, error: ErrorCode) -> RaykaError:
+    def _refused(self, request: InitProducerIdRequest | EndTxnRequest, error: ErrorCode) -> RaykaError:
+        """A commit is refused for a producer that was replaced, or for the timeout: the abort that follows tells."""
         if error in _FENCED:
-            self._fatal = RaykaError(
+            fenced = RaykaError(
                 ErrorCode.PRODUCER_FENCED,
                 f"Another producer with transactional id {self.transactional_id} has begun, or the transaction was "
                 f"open for longer than transaction_timeout_ms={self._config.transaction_timeout_ms}",
             )
-            return self._fatal
+            if not (isinstance(request, EndTxnRequest) and request.is_committed):
+                self._fatal = fenced
+            return fenced
         if error is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             self._fatal = RaykaError(
                 error,

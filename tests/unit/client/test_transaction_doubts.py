@@ -10,6 +10,7 @@ import pytest
 from rayka.client.cluster import Cluster
 from rayka.client.producer.blocking import Producer
 from rayka.client.producer.producer import AsyncProducer
+from rayka.coordinator.clock import Now
 from rayka.coordinator.request import Request
 from rayka.coordinator.transactions.records import TransactionRecord
 from rayka.coordinator.transactions.requests import EndTxnRequest
@@ -100,6 +101,51 @@ def test_a_producer_whose_id_another_one_got_after_it_had_expired_writes_nothing
             with successor.transaction():
                 successor.send("events", b"c")
     assert committed(cluster) == [b"a", b"b", b"c"]
+
+
+def abort_by_timeout(connection: LocalConnection) -> None:
+    """The coordinator finds that the open transaction has taken too long."""
+    coordinators = connection.broker.transactions
+    later_ms = connection.broker.now_ms() + 1_000_000
+
+    async def expire() -> None:
+        while (result := coordinators.core.expire(Now(later_ms, later_ms))) is not None:
+            coordinators._carry_out(result)
+        for markers in coordinators.core.take_markers():
+            coordinators._write(markers)
+
+    connection.loop.run(expire())
+
+
+def test_a_producer_goes_on_after_a_commit_that_came_too_late(cluster: Cluster, connection: LocalConnection) -> None:
+    """It gets the error of one that was replaced (KAFKA-20785), but nobody has replaced it."""
+    with cluster.producer(transactional_id="t") as producer:
+        producer.begin_transaction()
+        producer.send("events", b"late").get(30)
+        abort_by_timeout(connection)
+        with pytest.raises(RaykaError, match="transaction_timeout_ms") as too_late:
+            producer.commit_transaction()
+        assert too_late.value.code is ErrorCode.PRODUCER_FENCED
+        with producer.transaction():
+            producer.send("events", b"b")
+    assert committed(cluster) == [b"b"]
+
+
+def test_a_producer_that_was_replaced_after_the_timeout_stays_fenced(
+    cluster: Cluster, connection: LocalConnection
+) -> None:
+    with cluster.producer(transactional_id="t") as zombie, cluster.producer(transactional_id="t") as successor:
+        zombie.begin_transaction()
+        zombie.send("events", b"late").get(30)
+        abort_by_timeout(connection)
+        successor.init_transactions()
+        for step in (zombie.commit_transaction, zombie.begin_transaction, zombie.begin_transaction):
+            with pytest.raises(RaykaError) as fenced:
+                step()
+            assert fenced.value.code is ErrorCode.PRODUCER_FENCED
+        with successor.transaction():
+            successor.send("events", b"a")
+    assert committed(cluster) == [b"a"]
 
 
 class SlowGroups:
