@@ -317,7 +317,10 @@ class AsyncProducer(Unpicklable, AsyncClosing):
         """Fence earlier producers with this `transactional_id`, and abort a transaction that they left open.
 
         The first transaction does this too. Call it before you read the committed offsets from which to start, so that
-        an earlier producer can no longer change them. Raises INVALID_TXN_STATE if there is no id, and PRODUCER_FENCED.
+        an earlier producer can no longer change them. Raises INVALID_TXN_STATE if there is no id.
+
+        Raises PRODUCER_FENCED if a later producer with the id has begun, and INVALID_PRODUCER_ID_MAPPING if the broker
+        has forgotten the id meanwhile (`transactional.id.expiration.ms`). Then only a new producer can go on.
         """
         await self._its_transactions.init()
 
@@ -342,14 +345,15 @@ class AsyncProducer(Unpicklable, AsyncClosing):
     async def commit_transaction(self) -> None:
         """Send all remaining records, and commit the records and offsets of the transaction.
 
-        Raises TRANSACTION_ABORTABLE if a record was not appended: then abort the transaction. Raises PRODUCER_FENCED,
-        and REQUEST_TIMED_OUT if it is not known whether the transaction was committed.
+        Raises TRANSACTION_ABORTABLE if a record was not appended: then abort the transaction. Raises REQUEST_TIMED_OUT
+        if it is not known whether the transaction was committed, PRODUCER_FENCED also if it was open for longer than
+        `transaction_timeout_ms`, and otherwise as `init_transactions`.
         """
         await self._its_transactions.end(True, self._sender.flush)
 
     @at_home
     async def abort_transaction(self) -> None:
-        """Discard the records and offsets of the transaction. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT.
+        """Discard the records and offsets of the transaction. Raises as `commit_transaction`.
 
         Records that are not sent yet are dropped: their futures raise TRANSACTION_ABORTABLE.
         """
@@ -362,7 +366,7 @@ class AsyncProducer(Unpicklable, AsyncClosing):
         `offsets` is a consumer of the group, whose positions are committed (KIP-447), or a mapping. With a mapping,
         `group` is the result of the consumer's `group_metadata` or, if the program assigns the partitions itself, the
         group's id. Raises ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID if the group has removed this
-        member: then abort the transaction; other members read the records again.
+        member: then abort the transaction; other members read the records again. After an interrupt abort it too.
         """
         if not isinstance(offsets, Mapping):
             offsets, group = offsets.read_offsets()

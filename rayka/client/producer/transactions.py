@@ -3,7 +3,8 @@
 Leaders add partitions to a transaction as batches come, so the client says only when it ends. Where the outcome of an
 end stays unknown the producer asks before its next transaction: the coordinator then finishes what was decided, or
 aborts what was not. It asks in the epoch of the transaction in doubt, since an InitProducerId without an epoch would
-fence a producer that has replaced it meanwhile. A producer that was replaced can do nothing any more.
+fence a producer that has replaced it meanwhile. A producer that was replaced can do nothing any more, and neither can
+one that its coordinator has forgotten, as another may have come and gone since (KAFKA-18019).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ R = TypeVar("R")
 Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 """The offsets of the next records to read."""
 
-_FATAL = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+_FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _NOBODY = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 _WAIT_MS = 100
 
@@ -58,7 +59,7 @@ class Transactions:
         self.error: RaykaError | None = None
         self._broker = broker
         self._config = config
-        self._fenced: RaykaError | None = None
+        self._fatal: RaykaError | None = None
         self._turn = asyncio.Lock()  # for what is asked of a coordinator: an interrupted end may still be about to stop
         self._is_ending = False
         self._in_doubt = _NOBODY
@@ -98,24 +99,22 @@ class Transactions:
             self.error = error
 
     async def init(self) -> None:
-        """Become the only producer of the transactional id, unless that is done. Raises PRODUCER_FENCED."""
+        """Become the only producer of the transactional id, unless that is done.
+
+        Raises PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING.
+        """
         self._check_own()
         async with self._turn:
             await self._be_the_only_one()
 
     async def _be_the_only_one(self) -> None:
-        if self._fenced is not None:
-            raise self._fenced
+        if self._fatal is not None:
+            raise self._fatal
         if self._in_doubt != _NOBODY:
             await self._resolve_doubt()
         elif self.producer == _NOBODY:
-            await self._init(_NOBODY)
-
-    async def _init(self, before: tuple[int, int]) -> None:
-        """Become the producer of the transactional id. With an id and epoch, only if nobody has replaced these."""
-        timeout_ms = self._config.transaction_timeout_ms
-        request = InitProducerIdRequest(self.transactional_id, timeout_ms, *before, max_wait_ms=_WAIT_MS)
-        await self._take_producer(request)
+            timeout_ms = self._config.transaction_timeout_ms
+            await self._take_producer(InitProducerIdRequest(self.transactional_id, timeout_ms, max_wait_ms=_WAIT_MS))
 
     async def _resolve_doubt(self) -> None:
         """Abort the transaction in doubt; if it is committed already, wait for that to be done."""
@@ -127,21 +126,14 @@ class Transactions:
             await self._decide(True)
 
     async def _decide(self, is_committed: bool) -> None:
-        """End the transaction in doubt. One of an id that the coordinator has forgotten (it expired) was aborted."""
+        """End the transaction in doubt."""
         request = EndTxnRequest(self.transactional_id, *self._in_doubt, is_committed, FIRST_WITH_EPOCH_BUMP)
-        try:
-            await self._take_producer(request)
-        except RaykaError as refused:
-            if refused.code is not ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-                raise
-            await self._init(self._in_doubt)
-            if is_committed:
-                raise
+        await self._take_producer(request)
 
     async def begin(self) -> None:
         """Begin a transaction, after the end of another thread that has begun.
 
-        Raises INVALID_TXN_STATE if one is open, and PRODUCER_FENCED.
+        Raises INVALID_TXN_STATE if one is open, PRODUCER_FENCED, and INVALID_PRODUCER_ID_MAPPING.
         """
         async with self._turn:
             if self.is_open:
@@ -151,8 +143,9 @@ class Transactions:
             self.is_open, self.has_sent, self.error = True, False, None
 
     async def end(self, is_committed: bool, flush: Callable[[], Awaitable[None]]) -> None:
-        """Flush, and commit or abort. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT if in doubt.
+        """Flush, and commit or abort.
 
+        Raises PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING, REQUEST_TIMED_OUT if in doubt.
         As in Kafka, an abort drops what is not sent yet, and it can't be taken back, even if it is interrupted.
         """
         self._check_own()
@@ -192,13 +185,21 @@ class Transactions:
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit offsets of a group with the transaction. Raises the error of the first that is refused.
 
-        An end of another thread waits for this: the transaction would be committed without the offsets.
+        An end of another thread waits for this: the transaction would be committed without the offsets. For the same
+        reason it can only be aborted after an interrupt: the offsets may not have arrived, or may have been refused.
         """
         committed = tuple(self._committed(*each) for each in offsets.items())  # now: topics may be created again
-        async with self._turn:
-            self.check_open()
-            if committed:
-                await self._send_offsets(committed, group)
+        try:
+            async with self._turn:
+                self.check_open()
+                if committed:
+                    await self._send_offsets(committed, group)
+        except RaykaError:
+            raise
+        except BaseException:
+            if not self._is_ending:  # while it waits for an end of another thread, that is not of its transaction
+                self.failed(RaykaError(ErrorCode.TRANSACTION_ABORTABLE, "send_offsets was interrupted"))
+            raise
 
     async def _send_offsets(self, offsets: tuple[CommittedOffset, ...], group: GroupMetadata) -> None:
         self.has_sent = True
@@ -238,17 +239,27 @@ class Transactions:
         elif answer.error is ErrorCode.NONE:
             self.producer, self._in_doubt = (answer.producer_id, answer.producer_epoch), _NOBODY
         else:
-            raise self._refused(answer.error)
+            raise self._refused(request, answer.error)
 
-    def _refused(self, error: ErrorCode) -> RaykaError:
-        if error not in _FATAL:
-            return RaykaError(error, f"The coordinator refused a request of transactional id {self.transactional_id}")
-        self._fenced = RaykaError(
-            ErrorCode.PRODUCER_FENCED,
-            f"Another producer with transactional id {self.transactional_id} has begun, or the transaction was open "
-            f"for longer than transaction_timeout_ms={self._config.transaction_timeout_ms}",
-        )
-        return self._fenced
+    def _refused(self, request: InitProducerIdRequest | EndTxnRequest, error: ErrorCode) -> RaykaError:
+        """A commit is refused for a producer that was replaced, or for the timeout: the abort that follows tells."""
+        if error in _FENCED:
+            fenced = RaykaError(
+                ErrorCode.PRODUCER_FENCED,
+                f"Another producer with transactional id {self.transactional_id} has begun, or the transaction was "
+                f"open for longer than transaction_timeout_ms={self._config.transaction_timeout_ms}",
+            )
+            if not (isinstance(request, EndTxnRequest) and request.is_committed):
+                self._fatal = fenced
+            return fenced
+        if error is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+            self._fatal = RaykaError(
+                error,
+                f"The coordinator no longer knows this producer of transactional id {self.transactional_id}: it was "
+                "idle for transactional.id.expiration.ms, or another one has begun since. Create a new producer",
+            )
+            return self._fatal
+        return RaykaError(error, f"The coordinator refused a request of transactional id {self.transactional_id}")
 
     async def _until_answered(self, coordinators: Groups, key: str, request: Request[R]) -> R:
         """Ask until there is an answer that is not to be asked again, for up to `max_block_ms`."""

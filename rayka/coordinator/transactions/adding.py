@@ -20,7 +20,7 @@ def check_addition(metadata: TransactionMetadata | None, request: AddPartitionsR
     if metadata is None:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     producer = request.producer_id, request.producer_epoch
-    if metadata.next_producer_id != NO_PRODUCER_ID and producer == (metadata.next_producer_id, 0):
+    if metadata.next_producer_id != NO_PRODUCER_ID and producer == metadata.next_producer:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if metadata.producer_id != request.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING

@@ -47,17 +47,22 @@ def begins_to_end(metadata: TransactionMetadata, request: EndTxnRequest) -> bool
     """Whether the outcome is to be decided now; False for the repeat of a request that has been carried out.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS while markers are written, and
-    INVALID_TXN_STATE.
+    INVALID_TXN_STATE. With an epoch for each transaction, those of the next one wait for the markers too (KAFKA-18464).
     """
+    producer = request.producer_id, request.producer_epoch
+    if metadata.state.is_prepared and _has_epoch_bump(request) and producer == metadata.next_producer:
+        raise RaykaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     repeat = Repeat.of(metadata, request)
     _check_producer(metadata, request, repeat)
+    is_repeat = any(repeat)
     if metadata.state is ONGOING:
         return True
     if metadata.state.is_prepared:
-        if (metadata.state is PREPARE_COMMIT) is not request.is_committed:
-            raise RaykaError(ErrorCode.INVALID_TXN_STATE)
-        raise RaykaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-    return _begins_when_idle(metadata, request, is_repeat=any(repeat))
+        has_outcome = (metadata.state is PREPARE_COMMIT) is request.is_committed
+        if has_outcome or (is_repeat and request.is_committed):
+            raise RaykaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        raise RaykaError(ErrorCode.INVALID_TXN_STATE)
+    return _begins_when_idle(metadata, request, is_repeat=is_repeat)
 
 
 def _check_producer(metadata: TransactionMetadata, request: EndTxnRequest, repeat: Repeat) -> None:
@@ -75,10 +80,16 @@ def _check_producer(metadata: TransactionMetadata, request: EndTxnRequest, repea
 
 
 def _begins_when_idle(metadata: TransactionMetadata, request: EndTxnRequest, *, is_repeat: bool) -> bool:
-    """No transaction is open: a repeat gets the answer again, and with version 2 an abort of nothing is allowed."""
+    """No transaction is open: a repeat gets the answer again, and with version 2 an abort of nothing is allowed.
+
+    What looks like the repeat of a commit after an abort is the first one, too late: the coordinator has aborted the
+    transaction itself (KAFKA-20785).
+    """
     has_outcome = metadata.state is _OUTCOMES[request.is_committed]
     if has_outcome and (is_repeat or not _has_epoch_bump(request)):
         return False
     if _has_epoch_bump(request) and not is_repeat and not request.is_committed:
         return True
+    if is_repeat and request.is_committed:
+        raise RaykaError(ErrorCode.PRODUCER_FENCED)
     raise RaykaError(ErrorCode.INVALID_TXN_STATE)

@@ -66,6 +66,13 @@ class TransactionMetadata:
         """Whether the producer needs a new id next."""
         return is_epoch_exhausted(self.producer_epoch)
 
+    @property
+    def next_producer(self) -> tuple[int, int]:
+        """The producer id and epoch of the next transaction: its client has them before the markers are written."""
+        if self.next_producer_id != NO_PRODUCER_ID:
+            return self.next_producer_id, 0
+        return self.producer_id, self.producer_epoch
+
     def needs_new_id(self, expected_epoch: int) -> bool:
         """Whether a producer that begins needs a new id; `expected_epoch` is the one that it had, -1 if it is new.
 
@@ -148,11 +155,11 @@ class TransactionMetadata:
 
     def complete(self, now_ms: int) -> TransactionMetadata:
         """All markers are written."""
-        rotates = self.next_producer_id != NO_PRODUCER_ID
+        producer_id, producer_epoch = self.next_producer
         return self._move(
             COMPLETE_COMMIT if self.state is PREPARE_COMMIT else COMPLETE_ABORT,
-            producer_id=self.next_producer_id if rotates else self.producer_id,
-            producer_epoch=0 if rotates else self.producer_epoch,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
             next_producer_id=NO_PRODUCER_ID,
             partitions=frozenset(),
             last_update_ms=now_ms,

@@ -17,7 +17,6 @@ from rayka.client.group.coordinator import GroupMetadata
 from rayka.client.producer.blocking import Producer
 from rayka.client.producer.producer import AsyncProducer
 from rayka.coordinator.request import Request
-from rayka.coordinator.transactions.records import TransactionRecord
 from rayka.coordinator.transactions.requests import EndTxnRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.testing import wait_until
@@ -371,30 +370,6 @@ def test_a_commit_that_was_carried_out_while_in_doubt_fences_nobody(
         with producer.transaction():
             producer.send("events", b"b")
     assert committed(cluster) == [b"a", b"b"]
-
-
-def test_a_producer_goes_on_when_its_id_has_expired(cluster: Cluster, connection: LocalConnection) -> None:
-    """`transactional.id.expiration.ms`: a week without a transaction."""
-    with cluster.producer(transactional_id="t") as producer:
-        with producer.transaction():
-            producer.send("events", b"a")
-        connection.broker.transactions.core.replay(TransactionRecord("t", None))
-        producer.begin_transaction()
-        with pytest.raises(RaykaError) as unknown:
-            producer.send("events", b"lost").get(30)
-        assert refused(unknown) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        producer.abort_transaction()
-        with producer.transaction():
-            producer.send("events", b"b")
-        connection.broker.transactions.core.replay(TransactionRecord("t", None))
-        with cluster.producer(transactional_id="t") as successor, successor.transaction():
-            successor.send("events", b"c")
-        producer.begin_transaction()
-        producer.send("events", b"of a zombie")
-        with pytest.raises(RaykaError) as fenced:
-            producer.abort_transaction()
-        assert refused(fenced) is ErrorCode.PRODUCER_FENCED
-    assert committed(cluster) == [b"a", b"b", b"c"]
 
 
 def test_a_consumer_commits_how_far_it_has_read_with_the_transaction(cluster: Cluster) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rayka.errors import ErrorCode
+from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
 from tests.support.local_broker import LocalBroker
@@ -41,6 +42,14 @@ def partition_errors(version: int, response: Any) -> list[int]:
     return [one.partition_error_code for result in results for one in result.results_by_partition]
 
 
+def offset_of_orders(version: int, topic_id: uuid.UUID) -> Any:
+    """The topic of a request that commits offset 7 of `orders`."""
+    partition = make(COMMIT, version, "TxnOffsetCommitRequestPartition", partition_index=0, committed_offset=7,
+                     committed_metadata="")  # fmt: skip
+    return make(COMMIT, version, "TxnOffsetCommitRequestTopic", name="orders", topic_id=topic_id,
+                partitions=(partition,))  # fmt: skip
+
+
 @pytest.mark.parametrize("version", range(7))
 def test_a_transaction_in_every_version(version: int, tmp_path: Path) -> None:
     """Offsets are committed with it, tools list and describe it, and its producer id and epoch come back from 5 on."""
@@ -58,10 +67,7 @@ def test_a_transaction_in_every_version(version: int, tmp_path: Path) -> None:
         assert partition_errors(add, await ask(client, ADD, add, **added(add, begun))) == [ErrorCode.NONE]
         offsets = await ask(client, ApiKey.ADD_OFFSETS_TO_TXN, version, **producer, group_id="g")
         assert offsets.error_code == ErrorCode.NONE
-        partition = make(COMMIT, version, "TxnOffsetCommitRequestPartition", partition_index=0, committed_offset=7,
-                         committed_metadata="")  # fmt: skip
-        topic = make(COMMIT, version, "TxnOffsetCommitRequestTopic", name="orders", topic_id=topic_id,
-                     partitions=(partition,))  # fmt: skip
+        topic = offset_of_orders(version, topic_id)
         committed = await ask(client, COMMIT, version, **producer, group_id="g", topics=(topic,))
         assert [one.error_code for each in committed.topics for one in each.partitions] == [ErrorCode.NONE]
         listed = await ask(client, ApiKey.LIST_TRANSACTIONS, version, state_filters=(), producer_id_filters=())
@@ -72,6 +78,23 @@ def test_a_transaction_in_every_version(version: int, tmp_path: Path) -> None:
             assert (ended.producer_id, ended.producer_epoch) == (begun.producer_id, begun.producer_epoch + 1)
         (described,) = (await ask(client, ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=("t",))).transaction_states
         assert described.transaction_state == "CompleteCommit"
+
+    run(tmp_path, check)
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_offsets_are_sent_again_to_a_coordinator_that_loads(version: int, tmp_path: Path) -> None:
+    """An old client takes COORDINATOR_LOAD_IN_PROGRESS for final here (KAFKA-7296)."""
+
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        await create(broker, NewTopic("orders", 1, 1))
+        topic = offset_of_orders(version, broker.image.topics["orders"].topic_id)
+        producer = {"transactional_id": "t", "producer_id": 5, "producer_epoch": 0}
+        broker.groups.failure = RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        refused = await ask(client, COMMIT, version, **producer, group_id="g", topics=(topic,))
+        is_old = version < 2
+        expected = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_old else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert [one.error_code for each in refused.topics for one in each.partitions] == [expected]
 
     run(tmp_path, check)
 

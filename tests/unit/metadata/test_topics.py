@@ -10,7 +10,7 @@ from rayka.config import ConfigSource
 from rayka.errors import ErrorCode
 from rayka.metadata.commands import NewPartitions, NewTopic
 from rayka.metadata.records import ConfigResource, ResourceType
-from tests.unit.metadata.cluster import Cluster, errors
+from tests.unit.metadata.cluster import Cluster, alteration, errors
 
 
 @pytest.fixture
@@ -188,6 +188,17 @@ def test_without_brokers_no_topic() -> None:
 def test_kafkas_internal_topics_are_marked(cluster: Cluster) -> None:
     cluster.create(NewTopic("__consumer_offsets"), NewTopic("__other"))
     assert [topic.is_internal for topic in cluster.image.topics.values()] == [True, False]
+
+
+@pytest.mark.parametrize("name", ["__transaction_state", "__consumer_offsets", "__share_group_state"])
+def test_commits_survive_a_power_cut_where_the_user_wants_that(cluster: Cluster, name: str) -> None:
+    """As docs/operations.md says: the topic has the default of the broker, and one of its own where that is set."""
+    cluster.create(NewTopic(name))
+    assert "flush.messages" not in cluster.image.topic_configs(name)
+    change = alteration(ResourceType.TOPIC, name, ("flush.messages", 0, "1"))
+    (result,) = cluster.run(cluster.controller.incremental_alter_configs([change], False))
+    assert result.error is ErrorCode.NONE
+    assert cluster.image.topic_configs(name)["flush.messages"] == "1"
 
 
 def test_what_names_the_segments_in_the_remote_store_survives_a_power_cut(cluster: Cluster) -> None:

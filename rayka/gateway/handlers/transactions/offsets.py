@@ -12,6 +12,7 @@ from rayka.gateway.handlers.responses import NO_THROTTLE
 from rayka.gateway.server.request import Call
 from rayka.types import TransactionSupport
 
+_FIRST_WITH_LOADING: Final = 2
 _FIRST_BY_ID: Final = 6
 _FIRST_WITH_ABORTABLE: Final = 4
 _FIRST_THAT_ADDS: Final = 5
@@ -63,6 +64,14 @@ async def _commit(call: Call, offsets: Sequence[CommittedOffset]) -> Sequence[Er
         call.field("group_instance_id", None),
     )
     try:
-        return (await call.broker.groups.execute(request)).errors
+        errors: Sequence[ErrorCode] = (await call.broker.groups.execute(request)).errors
     except RaykaError as error:
-        return [error.code] * len(offsets)
+        errors = [error.code] * len(offsets)
+    return [_for_version(error, call.version) for error in errors]
+
+
+def _for_version(error: ErrorCode, version: int) -> ErrorCode:
+    """The error in this version: old clients do not expect a coordinator that loads here (KAFKA-7296)."""
+    if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _FIRST_WITH_LOADING:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return error

@@ -29,6 +29,7 @@ COMMITTING = ONGOING.decide(is_committed=True, transaction_version=2, next_produ
 COMMITTED = COMMITTING.complete(0)
 OLD_COMMITTING = ONGOING.decide(is_committed=True, transaction_version=0, next_producer_id=-1, now_ms=0)
 OLD_COMMITTED = OLD_COMMITTING.complete(0)
+ABORTING = ONGOING.fence(0)
 ABORTED = dataclasses.replace(COMMITTED, state=TransactionState.COMPLETE_ABORT)
 IN_LAST_EPOCH = dataclasses.replace(ONGOING, producer_epoch=LAST)
 ROTATING = IN_LAST_EPOCH.decide(is_committed=True, transaction_version=2, next_producer_id=8, now_ms=0)
@@ -52,17 +53,19 @@ REPEATS = False
         (ONGOING, (7, 6), FENCED, FENCED),
         (ONGOING, (8, 5), OTHER_ID, OTHER_ID),
         (COMMITTING, (7, 5), CONCURRENT, WRONG_STATE),
-        (COMMITTING, (7, 6), FENCED, FENCED),
+        (COMMITTING, (7, 6), CONCURRENT, CONCURRENT),  # the next transaction waits for the markers (KAFKA-18464)
         (COMMITTING, (7, 4), FENCED, FENCED),
         (COMMITTED, (7, 5), REPEATS, WRONG_STATE),
         (COMMITTED, (7, 6), WRONG_STATE, BEGINS),
         (COMMITTED, (7, 4), FENCED, FENCED),
         (COMMITTED, (7, 7), FENCED, FENCED),
         (COMMITTED, (8, 5), OTHER_ID, OTHER_ID),
-        (ABORTED, (7, 5), WRONG_STATE, REPEATS),
+        (ABORTING, (7, 5), CONCURRENT, CONCURRENT),  # the coordinator has aborted it meanwhile (KAFKA-20785)
+        (ABORTED, (7, 5), FENCED, REPEATS),  # INVALID_TXN_STATE would be fatal for Kafka Streams (KAFKA-20785)
         (ABORTED, (7, 6), WRONG_STATE, BEGINS),
         (ROTATING, (7, LAST), CONCURRENT, WRONG_STATE),
-        (ROTATING, (8, 0), OTHER_ID, OTHER_ID),
+        (ROTATING, (8, 0), CONCURRENT, CONCURRENT),  # as does that of the next producer id (KAFKA-18464)
+        (ROTATING, (8, 1), OTHER_ID, OTHER_ID),
         (ROTATED, (7, LAST), REPEATS, WRONG_STATE),
         (ROTATED, (7, LAST - 1), OTHER_ID, OTHER_ID),
         (ROTATED, (9, LAST), OTHER_ID, OTHER_ID),

@@ -420,16 +420,25 @@ def test_requests_are_checked(request_: Any, error: ErrorCode) -> None:
     assert Shell().run(request_).error is error
 
 
-@pytest.mark.parametrize("commits", [True, False])
-@pytest.mark.parametrize("version", [0, 2])
-def test_an_end_must_agree_with_the_outcome(commits: bool, version: int) -> None:
+@pytest.mark.parametrize(
+    ("version", "commits", "meanwhile", "after"),
+    [
+        (0, True, ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_TXN_STATE),
+        (0, False, ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_TXN_STATE),
+        (2, True, ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_TXN_STATE),
+        (2, False, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.PRODUCER_FENCED),  # KAFKA-20785
+    ],
+)
+def test_an_end_must_agree_with_the_outcome(
+    version: int, commits: bool, meanwhile: ErrorCode, after: ErrorCode
+) -> None:
     shell = Shell()
     producer = shell.init()
     shell.add(producer, ORDERS, transaction_version=version)
     shell.end(producer, commits, version)
-    assert shell.end(producer, not commits, version).error is ErrorCode.INVALID_TXN_STATE
+    assert shell.end(producer, not commits, version).error is meanwhile
     shell.write_markers()
-    assert shell.end(producer, not commits, version).error is ErrorCode.INVALID_TXN_STATE
+    assert shell.end(producer, not commits, version).error is after
     assert shell.end(producer, commits, version).error is NONE
 
 
