@@ -87,6 +87,7 @@ class QueueReader:
         self._ticking = False
         self._error: RaykaError | None = None
         self._is_closed = False
+        self._has_ended = asyncio.Event()
 
     # For threads and tasks.
 
@@ -452,13 +453,21 @@ class QueueReader:
     async def end(self, *, is_exit: bool = False) -> None:
         """Stop getting items: send the last acknowledgements, and give back all other items. Safe to repeat.
 
-        Other items go back even if acknowledgements can't be sent, or Ctrl-C comes meanwhile.
+        Other items go back even if acknowledgements can't be sent, or Ctrl-C comes meanwhile. Who calls it again waits
+        until the first call has ended.
 
         `is_exit`: the program ends, and its unfinished items count as delivered.
         """
         if self._is_closed:
+            await self._has_ended.wait()
             return
         self._is_closed = True
+        try:
+            await self._end(is_exit)
+        finally:
+            self._has_ended.set()
+
+    async def _end(self, is_exit: bool) -> None:
         self._error = RaykaError(ErrorCode.INVALID_REQUEST, f"This handle of the queue {self._topic.name} is closed")
         self._fail(self._error)
         if self._renewing is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -243,6 +244,33 @@ def test_close_waits_for_the_answer_to_a_tick(queue: Queue, leaders: WatchedLead
     queue._here.loop.call_soon(leaders.gate.set)
     ended.result(ENOUGH_S)
     assert other.lag() == 1
+    other.close()
+
+
+def test_a_second_close_returns_when_the_first_one_has_given_all_back(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other: Queue = pickle.loads(pickle.dumps(queue))
+    get_all(queue, 4)
+    here, gate, leaving = queue._here, asyncio.Event(), threading.Event()
+    leaders = here.broker.share_leaders
+
+    class LateEnds(WatchedLeaders):
+        async def end_session(self, *arguments: Any, **settings: Any) -> None:
+            leaving.set()
+            await gate.wait()
+            await leaders.end_session(*arguments, **settings)
+
+    monkeypatch.setattr(here.broker, "share_leaders", LateEnds(leaders))
+    first = here.loop.submit(here.reader.end())
+    assert leaving.wait(ENOUGH_S)
+    second = here.loop.submit(here.reader.end())
+    here.loop.run(asyncio.sleep(0))
+    assert not second.done()
+    here.loop.call_soon(gate.set)
+    second.result(ENOUGH_S)
+    assert first.done()
+    assert other.get_nowait_batch(4) == [0, 1, 2, 3]
     other.close()
 
 
