@@ -12,8 +12,9 @@ import concurrent.futures
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from rayka.actors.background import BackgroundTasks
 from rayka.client.loop import LoopThread
@@ -40,6 +41,8 @@ _FAILED_S: Final = 1.0
 _ARRIVAL_S: Final = 0.2
 """How long what a leader has found takes at most to be here, on a machine that is not overloaded."""
 _TICK_S: Final = 0.02
+_PATIENCE_S: Final = 1.0
+"""How long a tick waits for a leader."""
 _GATHER_S: Final = 0.005
 """How long items may gather for a program that takes them quickly; as Kafka's producers gather records (linger.ms)."""
 _RENEWALS: Final = 3
@@ -85,6 +88,7 @@ class QueueReader:
         self._looking = asyncio.Lock()  # A batch that is looked for is not taken apart by what is fetched ahead.
         self._fetches: dict[asyncio.Future[None], float] = {}  # under way, and how long each waits at the leaders
         self._ticking = False
+        self._acknowledging: set[asyncio.Task[None]] = set()  # what ticks have sent
         self._error: RaykaError | None = None
         self._is_closed = False
         self._has_ended = asyncio.Event()
@@ -288,7 +292,7 @@ class QueueReader:
 
     @property
     def _is_acknowledging(self) -> bool:
-        return self._member.is_acknowledging
+        return bool(self._acknowledging) or self._member.is_acknowledging
 
     def _raise_due(self) -> None:
         """Raise the error of a partition that is due for those who wait."""
@@ -383,39 +387,58 @@ class QueueReader:
             )
 
     async def _settle(self) -> None:
-        """Send acknowledgements, and give back items that no thread takes; repeat soon unless nothing is left."""
+        """Send acknowledgements, and give back items that no thread takes; repeat soon unless nothing is left.
+
+        What a leader does not answer soon continues beside the next ticks.
+        """
         try:
             with self._lock:
                 self._leases.end_holders(is_alive)
                 acknowledgements = self._leases.take_acknowledgements(also_again=not self._is_fetching)
-            if acknowledgements:
-                await self._member.acknowledge(acknowledgements)
-            self._start_settling()
+            sent = [self._start_acknowledging(part) for part in self._member.by_leader(acknowledgements)]
             if self._leases.is_idle(now_ms()):
-                await self._give_back(self._take_idle)
+                sent.append(self._start("idle items", partial(self._give_back, self._take_idle)))
+            if sent:
+                await asyncio.wait(sent, timeout=_PATIENCE_S)
         except Exception:
-            logger.exception("cannot acknowledge items of the queue %s", self._topic.name)
-            await asyncio.sleep(_FAILED_S)
+            await self._pause_after_error()
         finally:
             self._ticking = False
+            self._start_settling()
             self._renew_later()  # A renewal may have found nothing just before an item was delivered.
             if not self._leases.is_settled:
                 self._start_ticking()
 
+    def _start_acknowledging(self, acknowledgements: Sequence[RangeAcknowledgement]) -> asyncio.Task[None]:
+        sending = self._start("acknowledgements", partial(self._member.acknowledge, acknowledgements))
+        self._acknowledging.add(sending)
+        sending.add_done_callback(self._acknowledged)
+        return sending
+
+    def _acknowledged(self, sending: asyncio.Task[None]) -> None:
+        self._acknowledging.discard(sending)
+        self._start_settling()
+
     def _start_settling(self) -> None:
         for number in self._member.to_settle():
-            self._background.start("refused acknowledgements", self._settle_refused(number))
+            self._start("refused acknowledgements", partial(self._member.settle_refused, number))
 
-    async def _settle_refused(self, number: int) -> None:
-        """Send refused acknowledgements of a partition again. If that fails, a tick starts it once more."""
+    def _start(self, name: str, send: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        return self._background.start(name, self._try(send))
+
+    async def _try(self, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Send something. What is left then, or fails, is for the next tick."""
         try:
-            await self._member.settle_refused(number)
+            await send()
         except Exception:
-            logger.exception("cannot acknowledge items of the queue %s", self._topic.name)
-            await asyncio.sleep(_FAILED_S)
+            await self._pause_after_error()
         finally:
             if self._member.to_settle() or self._leases.has_acknowledgements:
                 self._start_ticking()
+
+    async def _pause_after_error(self) -> None:
+        logger.exception("cannot acknowledge items of the queue %s", self._topic.name)
+        await asyncio.sleep(_FAILED_S)
 
     async def _renew(self) -> None:
         """Renew the leases of delivered items; repeat later unless there were none."""
@@ -503,8 +526,8 @@ class QueueReader:
     async def _send_due(self) -> None:
         with self._lock:
             acknowledgements = self._leases.take_acknowledgements()
-        if acknowledgements:
-            await self._member.acknowledge(acknowledgements)
+        if sent := [self._start_acknowledging(part) for part in self._member.by_leader(acknowledgements)]:
+            await asyncio.wait(sent)
 
 
 def now_ms() -> int:
