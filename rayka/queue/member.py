@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple, TypeAlias
 
 from rayka.client.share.records import RecordAcknowledgement
@@ -42,6 +42,8 @@ Fetch: TypeAlias = Callable[[ShareFetchParams, Sequence[ShareFetchPartition]], t
 """`ShareLeaders.fetch` for a thread."""
 _MOST_UNREAD: Final = 3
 """The program gets the error when the items of this many fetches in a row could not be read."""
+_LEAVE_S: Final = 3.0
+"""How long the end of a handle waits for leaders to give back its items. The end of the event loop waits for it too."""
 _GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
 _RENEW: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 _REFUSED: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
@@ -264,10 +266,16 @@ class QueueMember:
         )
 
     async def leave(self, numbers: Iterable[int]) -> None:
-        """End the session in these partitions. No more acknowledgements are sent again."""
+        """End the session in these partitions. No more acknowledgements are sent again.
+
+        A leader that does not answer for `_LEAVE_S` gives the items back when it continues.
+        """
         self._has_left = True
         partitions = [TopicPartition(self._topic.name, number) for number in numbers]
-        await self._broker.share_leaders.end_session(self._topic.name, self._member_id, partitions, is_lost=False)
+        leaving = self._broker.share_leaders.end_session(self._topic.name, self._member_id, partitions, is_lost=False)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                await leaving
 
     def _fetching(self, count: int, wait_s: float) -> ShareFetchParams:
         return ShareFetchParams(

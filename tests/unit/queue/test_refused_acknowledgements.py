@@ -311,6 +311,28 @@ def test_other_items_go_back_after_an_interrupted_close(queue: Queue, leaders: W
     other.close()
 
 
+def test_an_interrupted_close_waits_only_briefly_for_a_leader_that_is_silent(
+    queue: Queue, leaders: WatchedLeaders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does the end of the event loop, which cancels a close and then waits for it."""
+    monkeypatch.setattr("rayka.queue.member._LEAVE_S", 0.1)
+    other, told = hold_all(queue), []
+
+    async def silent(*arguments: Any, **settings: Any) -> None:
+        told.append(arguments)
+        await leaders.gate.wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(leaders, "end_session", silent, raising=False)
+        leaders.gate.clear()
+        ended = queue._here.loop.submit(queue._here.reader.end())
+        wait_until(lambda: leaders.alone, ENOUGH_S, "the acknowledgements are on their way")
+        ended.cancel()
+        queue._here.loop.submit(queue._here.reader.end()).result(ENOUGH_S)
+    assert len(told) == 1
+    other.close()
+
+
 def test_close_ends_though_a_leader_takes_no_acknowledgements(
     queue: Queue, leaders: WatchedLeaders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
