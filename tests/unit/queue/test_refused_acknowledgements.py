@@ -15,7 +15,6 @@ import pytest
 from rayka.client.cluster import Cluster
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import ShareLeaders
-from rayka.metadata.values import PartitionImage
 from rayka.queue import Empty, Queue
 from rayka.queue.items import pickled
 from rayka.queue.reader import QueueReader
@@ -405,77 +404,3 @@ def test_a_leader_that_stands_still_does_not_delay_the_parts_of_other_partitions
     here.loop.call_soon(gate.set)
     wait_until(lambda: queue.lag() == 2, ENOUGH_S, "all others are done")
     queue.shutdown()
-
-
-class TwoLeaders(WatchedLeaders):
-    """Each partition has a leader of its own, and that of partition 0 does not answer acknowledgements.
-
-    As the router has it, an answer comes when all leaders have answered.
-    """
-
-    async def fetch(self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Any:
-        answers = await asyncio.gather(*(self._ask(params, one) for one in partitions))
-        return answers[0][0], [result for _, (result,) in answers]
-
-    async def _ask(self, params: ShareFetchParams, partition: ShareFetchPartition) -> Any:
-        if not params.has_room and partition.topic_partition.partition == 0:
-            await self.gate.wait()
-        return await self._leaders.fetch(params, [partition])
-
-
-@pytest.fixture
-def half_standing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Queue, TwoLeaders]]:
-    """A queue whose first leader stands still. All of its items are leased: one of the first partition, and then four
-    of the second one, of which the first has lost its lease."""
-    monkeypatch.setattr(PartitionImage, "leader_actor", property(lambda each: f"leader of {each.partition}"))
-    queue = Queue(lease="task_done", lease_s=60, partitions=2)
-    here = queue._here
-    for number in range(5):
-        send_to(cluster, queue, min(number, 1), number)
-        assert queue.get(timeout=ENOUGH_S) == number
-    lose_lease(queue, 0, 1)
-    wait_until(lambda: not here.reader._ticking, ENOUGH_S, "nothing is left to do")
-    leaders = TwoLeaders(here.broker.share_leaders)
-    leaders.gate.clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(here.broker, "share_leaders", leaders)
-        yield queue, leaders
-        here.loop.call_soon(leaders.gate.set)
-        queue.shutdown()
-
-
-def test_a_leader_that_stands_still_does_not_delay_acknowledgements_at_others(
-    half_standing: tuple[Queue, TwoLeaders],
-) -> None:
-    queue, leaders = half_standing
-    for _ in range(4):
-        queue.task_done()
-    wait_until(lambda: queue.lag() == 3, ENOUGH_S, "those that were sent with a refused one are done")
-    queue.task_done()
-    wait_until(lambda: queue.lag() == 2, ENOUGH_S, "the one that was sent after them is done")
-    queue._here.loop.call_soon(leaders.gate.set)
-    wait_until(lambda: queue.lag() == 1, ENOUGH_S, "that of the other leader is done")
-
-
-def test_a_leader_that_stands_still_does_not_delay_renewals_at_others(half_standing: tuple[Queue, TwoLeaders]) -> None:
-    queue, _ = half_standing
-    reader = queue._here.reader
-    reader._loop.submit(reader._renew())
-    wait_until(lambda: reader._leases._lost == {(1, 0)}, ENOUGH_S, "all others of the leader are renewed")
-
-
-def test_a_leader_that_stands_still_does_not_delay_the_acknowledgements_of_a_close_at_others(
-    half_standing: tuple[Queue, TwoLeaders],
-) -> None:
-    queue, leaders = half_standing
-    other: Queue = pickle.loads(pickle.dumps(queue))
-    queue._here.reader._ticking = True
-    for _ in range(5):
-        queue.task_done()
-    ended = queue._here.loop.submit(queue._here.reader.end())
-    wait_until(lambda: other.lag() == 2, ENOUGH_S, "all others of the second leader are done")
-    assert not ended.done()
-    queue._here.loop.call_soon(leaders.gate.set)
-    ended.result(ENOUGH_S)
-    assert other.lag() == 1
-    other.close()
