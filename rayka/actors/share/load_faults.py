@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from typing import Final
 
 from rayka.actors.share.waiters import GroupPartition
 from rayka.errors import ErrorCode, RaykaError
 
 logger = logging.getLogger(__name__)
+
+_MOST: Final = 10_000
+"""A client may fetch for any number of groups that do not exist: beyond so many, the oldest fault is forgotten."""
 
 
 @dataclass(slots=True)
@@ -35,6 +39,8 @@ class LoadFaults:
         """A share-partition could not be loaded."""
         fault = self._faults.setdefault(key, _Fault(now_s))
         fault.met_s = now_s
+        if len(self._faults) > _MOST:
+            del self._faults[next(iter(self._faults))]
         if error.code not in fault.logged:
             fault.logged.add(error.code)
             logger.warning("cannot load %s of group %s: %s", key.topic_partition, key.group_id, error)

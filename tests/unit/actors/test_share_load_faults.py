@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rayka.actors.share import load_faults
 from rayka.actors.share.load_faults import LoadFaults
 from rayka.actors.share.waiters import GroupPartition
 from rayka.coordinator.shares.requests import InitializeShareGroupStateRequest
@@ -43,6 +44,14 @@ def test_faults_that_nobody_meets_any_more_are_forgotten_and_others_are_not(capl
     assert len(faults) == 1
     faults.failed(HERE, DAMAGED, 11)
     assert len(caplog.messages) == 2
+
+
+def test_the_number_of_faults_that_are_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_faults, "_MOST", 2)
+    faults = LoadFaults()
+    for number in range(4):
+        faults.failed(GroupPartition(f"no group {number}", HERE.topic_partition), DAMAGED, 0)
+    assert len(faults) == 2
 
 
 def test_a_fault_that_lasts_is_logged_once_however_often_members_fetch_and_again_after_it_had_passed(
