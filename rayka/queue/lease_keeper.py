@@ -30,8 +30,9 @@ RETRY_S: Final = 0.05
 _FAILED_S: Final = 1.0
 _TICK_S: Final = 0.02
 _PATIENCE_S: Final = 1.0
-"""How long a tick waits for a leader: what is acknowledged meanwhile is for the next tick. Not less than `_FAILED_S`, so
-that what has failed is not sent again at once.
+"""How long a tick waits for a leader: what is acknowledged meanwhile is for the next tick.
+
+Not less than `_FAILED_S`, so that what has failed is not sent again at once.
 """
 _RENEWALS: Final = 3
 """How often a lease is renewed within its duration."""
