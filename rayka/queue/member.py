@@ -7,12 +7,13 @@ they are sent again in halves until that item is found.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple, TypeAlias
 
 from rayka.client.share.records import RecordAcknowledgement
@@ -41,6 +42,8 @@ Fetch: TypeAlias = Callable[[ShareFetchParams, Sequence[ShareFetchPartition]], t
 """`ShareLeaders.fetch` for a thread."""
 _MOST_UNREAD: Final = 3
 """The program gets the error when the items of this many fetches in a row could not be read."""
+_LEAVE_S: Final = 3.0
+"""How long the end of a handle waits for leaders to give back its items. The end of the event loop waits for it too."""
 _GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
 _RENEW: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 _REFUSED: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
@@ -186,6 +189,17 @@ class QueueMember:
             self._unsent([RangeAcknowledgement(one, _GAP) for one in missing])
         return found
 
+    def by_leader(self, acknowledgements: Iterable[RangeAcknowledgement]) -> list[list[RangeAcknowledgement]]:
+        """The acknowledgements for each leader: in one request, the answer of each would wait for all others."""
+        of_partitions: dict[int, list[RangeAcknowledgement]] = defaultdict(list)
+        for one in acknowledgements:
+            of_partitions[one.place.partition].append(one)
+        found: dict[str | None, list[RangeAcknowledgement]] = defaultdict(list)
+        for number, part in of_partitions.items():
+            partition = self._broker.image.partition(TopicPartition(self._topic.name, number))
+            found[None if partition is None else partition.leader_actor] += part
+        return list(found.values())
+
     async def acknowledge(self, acknowledgements: Sequence[RangeAcknowledgement]) -> None:
         """Send acknowledgements alone."""
         await self._ask(self._acknowledging(renews=False), (), acknowledgements)
@@ -230,7 +244,11 @@ class QueueMember:
     async def renew(self, places: Iterable[LeasedOffsets]) -> None:
         """Renew leases. It takes as long as a lease lasts, and a request more: then the others have ended."""
         until_s = time.monotonic() + self.lease_s
-        parts: deque[Sequence[RangeAcknowledgement]] = deque([[RangeAcknowledgement(one, _RENEW) for one in places]])
+        of_leaders = self.by_leader(RangeAcknowledgement(one, _RENEW) for one in places)
+        await asyncio.gather(*(self._renew(part, until_s) for part in of_leaders))
+
+    async def _renew(self, of_leader: Sequence[RangeAcknowledgement], until_s: float) -> None:
+        parts = deque([of_leader])
         while parts and time.monotonic() < until_s:
             part = parts.popleft()
             answers = await self._send(self._acknowledging(renews=True), (), part)
@@ -238,18 +256,26 @@ class QueueMember:
 
     async def give_back(self, ranges: Mapping[int, Sequence[tuple[int, int]]]) -> None:
         """Give back items, by partition, that were not delivered."""
-        topic = self._topic
-        for number, offsets in ranges.items():
-            if not offsets:
-                continue
-            partition = TopicPartition(topic.name, number)
-            await self._broker.share_leaders.give_back(topic.name, self._member_id, partition, topic.topic_id, offsets)
+        name, leaders = self._topic.name, self._broker.share_leaders
+        await asyncio.gather(
+            *(
+                leaders.give_back(name, self._member_id, TopicPartition(name, number), self._topic.topic_id, offsets)
+                for number, offsets in ranges.items()
+                if offsets
+            )
+        )
 
     async def leave(self, numbers: Iterable[int]) -> None:
-        """End the session in these partitions. No more acknowledgements are sent again."""
+        """End the session in these partitions. No more acknowledgements are sent again.
+
+        A leader that does not answer for `_LEAVE_S` gives the items back when it continues.
+        """
         self._has_left = True
         partitions = [TopicPartition(self._topic.name, number) for number in numbers]
-        await self._broker.share_leaders.end_session(self._topic.name, self._member_id, partitions, is_lost=False)
+        leaving = self._broker.share_leaders.end_session(self._topic.name, self._member_id, partitions, is_lost=False)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                await leaving
 
     def _fetching(self, count: int, wait_s: float) -> ShareFetchParams:
         return ShareFetchParams(

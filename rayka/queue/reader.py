@@ -2,7 +2,7 @@
 
 Threads take fetched items under a lock. The pump, in the loop of the broker's ports, fetches. While a thread waits, the
 pump waits at the leaders for the next items; otherwise it prefetches. Acknowledgements are sent with the next fetch, or
-with the next tick. The tick also starts the renewal of leases, and gives back items that no thread takes.
+with the next tick of the `LeaseKeeper`.
 """
 
 from __future__ import annotations
@@ -10,23 +10,20 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
-import threading
-import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from rayka.actors.background import BackgroundTasks
 from rayka.client.loop import LoopThread
 from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.queue.holders import is_alive
 from rayka.queue.item_waiters import ItemWaiters
-from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement
-from rayka.queue.leases import Item, ItemRun, Leases
-from rayka.queue.member import MAX_BYTES, FetchedItems, QueueMember
+from rayka.queue.lease_keeper import RETRY_S, LeaseKeeper, now_ms
+from rayka.queue.leases import Item, ItemRun
+from rayka.queue.member import MAX_BYTES, FetchedItems
 from rayka.queue.partition_errors import PartitionErrors
-from rayka.queue.settings import SHORTEST_LEASE_S, QueueSettings
+from rayka.queue.settings import QueueSettings
 from rayka.queue.topic import GONE, QueueTopic
 from rayka.share.requests import ShareFetchResult
 from rayka.types import TopicPartition
@@ -35,15 +32,10 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S: Final = 2.0
 """The longest wait of a fetch at the leaders. Meanwhile nothing goes back to the queue."""
-RETRY_S: Final = 0.05
-_FAILED_S: Final = 1.0
 _ARRIVAL_S: Final = 0.2
 """How long what a leader has found takes at most to be here, on a machine that is not overloaded."""
-_TICK_S: Final = 0.02
 _GATHER_S: Final = 0.005
 """How long items may gather for a program that takes them quickly; as Kafka's producers gather records (linger.ms)."""
-_RENEWALS: Final = 3
-"""How often a lease is renewed within its duration."""
 _ANSWER_S: Final = 30.0
 """How long the end of a handle waits for the answer to its last acknowledgements, as Kafka's consumers do (`close`)."""
 _LAST_S: Final = 3.0
@@ -62,31 +54,20 @@ class FetchOutcome(NamedTuple):
     is_refused: bool = False
 
 
-class QueueReader:
+class QueueReader(LeaseKeeper):
     """One member of the queue's share group, for any number of threads and event loops."""
 
     def __init__(self, broker: Broker, loop: LoopThread, topic: QueueTopic, settings: QueueSettings) -> None:
-        self._broker = broker
-        self._loop = loop
-        self._topic = topic
-        lease_s = settings.lease_s or SHORTEST_LEASE_S
-        self._member = QueueMember(broker, topic, lease_s, self._send_again, self._lose, self._still_due)
-        self._leases = Leases(settings.lease, settings.prefetch)
-        self._lock = threading.Lock()
+        super().__init__(broker, loop, topic, settings)
         self._waiters = ItemWaiters()
         self._errors = PartitionErrors()
-        self._background = BackgroundTasks(f"queue {topic.name}")
         self._epochs: dict[int, int] = {}
         self._image: object = None
         self._fetched_bytes = 0
-        self._renewing: asyncio.TimerHandle | None = None
         self._pumping: asyncio.Task[None] | None = None
-        self._giving_back = asyncio.Lock()
         self._looking = asyncio.Lock()  # A batch that is looked for is not taken apart by what is fetched ahead.
-        self._fetches: dict[asyncio.Future[None], float] = {}  # under way, and how long each waits at the leaders
-        self._ticking = False
         self._error: RaykaError | None = None
-        self._is_closed = False
+        self._has_ended = asyncio.Event()
 
     # For threads and tasks.
 
@@ -281,14 +262,6 @@ class QueueReader:
             await asyncio.sleep(RETRY_S)
         return FetchOutcome(found, fetched.is_refused)
 
-    @property
-    def _is_fetching(self) -> bool:
-        return bool(self._fetches)
-
-    @property
-    def _is_acknowledging(self) -> bool:
-        return self._member.is_acknowledging
-
     def _raise_due(self) -> None:
         """Raise the error of a partition that is due for those who wait."""
         with self._lock:
@@ -356,92 +329,6 @@ class QueueReader:
         partitions = self._topic.image().partitions
         self._epochs = {number: partition.leader_epoch for number, partition in enumerate(partitions)}
 
-    def _send_again(self, acknowledgements: Sequence[RangeAcknowledgement]) -> None:
-        with self._lock:
-            self._leases.send_again(acknowledgements)
-
-    def _still_due(self, acknowledgements: Sequence[RangeAcknowledgement]) -> Sequence[RangeAcknowledgement]:
-        with self._lock:
-            return self._leases.still_due(acknowledgements)
-
-    def _lose(self, place: LeasedOffsets) -> None:
-        with self._lock:
-            self._leases.lose(place.partition, place.first_offset)
-
-    def _start_ticking(self) -> None:
-        if not self._ticking and not self._is_closed:
-            self._ticking = True
-            self._loop.loop.call_later(_TICK_S, lambda: self._background.start("tick", self._settle()))
-            self._renew_later()
-
-    def _renew_later(self) -> None:
-        if self._renewing is None and not self._is_closed:
-            delay_s = self._member.lease_s / _RENEWALS
-            self._renewing = self._loop.loop.call_later(
-                delay_s, lambda: self._background.start("renewal", self._renew())
-            )
-
-    async def _settle(self) -> None:
-        """Send acknowledgements, and give back items that no thread takes; repeat soon unless nothing is left."""
-        try:
-            with self._lock:
-                self._leases.end_holders(is_alive)
-                acknowledgements = self._leases.take_acknowledgements(also_again=not self._is_fetching)
-            if acknowledgements:
-                await self._member.acknowledge(acknowledgements)
-            self._start_settling()
-            if self._leases.is_idle(now_ms()):
-                await self._give_back(self._take_idle)
-        except Exception:
-            logger.exception("cannot acknowledge items of the queue %s", self._topic.name)
-            await asyncio.sleep(_FAILED_S)
-        finally:
-            self._ticking = False
-            self._renew_later()  # A renewal may have found nothing just before an item was delivered.
-            if not self._leases.is_settled:
-                self._start_ticking()
-
-    def _start_settling(self) -> None:
-        for number in self._member.to_settle():
-            self._background.start("refused acknowledgements", self._settle_refused(number))
-
-    async def _settle_refused(self, number: int) -> None:
-        """Send refused acknowledgements of a partition again. If that fails, a tick starts it once more."""
-        try:
-            await self._member.settle_refused(number)
-        except Exception:
-            logger.exception("cannot acknowledge items of the queue %s", self._topic.name)
-            await asyncio.sleep(_FAILED_S)
-        finally:
-            if self._member.to_settle() or self._leases.has_acknowledgements:
-                self._start_ticking()
-
-    async def _renew(self) -> None:
-        """Renew the leases of delivered items; repeat later unless there were none."""
-        self._renewing = None
-        with self._lock:
-            self._leases.end_holders(is_alive)
-            delivered = self._leases.begin_renewal()
-        if self._leases.has_acknowledgements:  # of holders that have ended
-            self._start_ticking()
-        if delivered:
-            self._renew_later()
-            await self._member.renew(delivered)
-
-    async def give_back(self) -> None:
-        """Give back all items that are fetched and not delivered."""
-        await self._give_back(self._leases.take_ready)
-
-    def _take_idle(self) -> Mapping[int, Sequence[tuple[int, int]]]:
-        """Take idle items, unless a fetch is in progress: its items would come before those that go back now."""
-        return {} if self._fetches else self._leases.take_idle(now_ms())
-
-    async def _give_back(self, take: Callable[[], Mapping[int, Sequence[tuple[int, int]]]]) -> None:
-        async with self._giving_back:
-            with self._lock:
-                ranges = take()
-            await self._member.give_back(ranges)
-
     def _fail(self, error: RaykaError) -> None:
         """End all waits with an error."""
         with self._lock:
@@ -452,13 +339,21 @@ class QueueReader:
     async def end(self, *, is_exit: bool = False) -> None:
         """Stop getting items: send the last acknowledgements, and give back all other items. Safe to repeat.
 
-        Other items go back even if acknowledgements can't be sent, or Ctrl-C comes meanwhile.
+        Other items go back even if acknowledgements can't be sent, or Ctrl-C comes meanwhile. Who calls it again waits
+        until the first call has ended.
 
         `is_exit`: the program ends, and its unfinished items count as delivered.
         """
         if self._is_closed:
+            await self._has_ended.wait()
             return
         self._is_closed = True
+        try:
+            await self._end(is_exit)
+        finally:
+            self._has_ended.set()
+
+    async def _end(self, is_exit: bool) -> None:
         self._error = RaykaError(ErrorCode.INVALID_REQUEST, f"This handle of the queue {self._topic.name} is closed")
         self._fail(self._error)
         if self._renewing is not None:
@@ -481,23 +376,3 @@ class QueueReader:
         finally:
             if self._epochs:
                 await self._member.leave(self._epochs)
-
-    async def _send_last(self) -> None:
-        """Send acknowledgements until none is left. Those of a tick, or of a fetch in another thread, may come back."""
-        while True:
-            await self._send_due()
-            self._start_settling()
-            if not (self._is_acknowledging or self._leases.has_acknowledgements or self._member.has_refused):
-                return
-            await asyncio.sleep(RETRY_S)
-
-    async def _send_due(self) -> None:
-        with self._lock:
-            acknowledgements = self._leases.take_acknowledgements()
-        if acknowledgements:
-            await self._member.acknowledge(acknowledgements)
-
-
-def now_ms() -> int:
-    """Milliseconds of the clock for leases."""
-    return time.monotonic_ns() // 1_000_000

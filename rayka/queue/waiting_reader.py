@@ -10,8 +10,9 @@ from typing import NamedTuple
 from rayka.client.loop import LoopThread
 from rayka.gateway.ports import Broker
 from rayka.queue.leader_channel import LeaderChannel
+from rayka.queue.lease_keeper import RETRY_S, now_ms
 from rayka.queue.leases import Item
-from rayka.queue.reader import RETRY_S, QueueReader, now_ms
+from rayka.queue.reader import QueueReader
 from rayka.queue.settings import QueueSettings
 from rayka.queue.topic import QueueTopic
 

@@ -7,7 +7,6 @@ when no member of the group is left: then others may change its persisted state 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from rayka.actors.replica.remote_tier import RemoteTier
 from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.fetched_partitions import FetchedPartitions, Found
 from rayka.actors.share.leader import LeadSharePartition
+from rayka.actors.share.load_faults import LoadFaults
 from rayka.actors.share.waiters import GroupPartition, Waiters
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.replicas import Replicas
@@ -35,8 +35,6 @@ from rayka.share.config import ShareGroupConfig
 from rayka.share.persister import Persister, persister_error
 from rayka.share.requests import ShareDepth, ShareFetchPartition, ShareFetchResult
 from rayka.types import NO_LEADER_EPOCH, TopicPartition
-
-logger = logging.getLogger(__name__)
 
 _LOAD_TIMEOUT_S = 10.0
 _FORGOTTEN_AFTER_S = 600.0
@@ -73,6 +71,7 @@ class SharePartitions:
         self._leaders: dict[GroupPartition, LeadSharePartition] = {}
         self._members: dict[str, dict[str, LastFetch]] = {}
         self._waiters = Waiters()
+        self._load_faults = LoadFaults()
         self._background = BackgroundTasks("share-partitions")
         self._loop = asyncio.get_running_loop()
         self._sweeping = self._loop.call_later(_FORGOTTEN_AFTER_S, self._sweep)
@@ -223,8 +222,16 @@ class SharePartitions:
                 self._dead_letters,
                 self._remote_reads,
             )
+            leader.when_loaded(partial(self._note_load, key, leader))
             leader.when_loaded(partial(self._loop.call_later, _KEPT_S, self._forget_unused, key, leader))
         return Found(request, leader)
+
+    def _note_load(self, key: GroupPartition, leader: LeadSharePartition) -> None:
+        error = leader.load_error
+        if leader.is_loaded:
+            self._load_faults.passed(key)
+        elif error is not None:
+            self._load_faults.failed(key, error, self._loop.time())
 
     def _forget_unused(self, key: GroupPartition, leader: LeadSharePartition) -> None:
         """A fetch that does not wait may begin to load the state for any group, also one that does not exist."""
@@ -240,7 +247,6 @@ class SharePartitions:
         error = leader.load_error
         if error is None:
             return found._replace(leader=None)
-        logger.warning("cannot load %s of group %s: %s", found.request.topic_partition, group_id, error)
         key = GroupPartition(group_id, found.request.topic_partition)
         if self._leaders.get(key) is leader:
             self._forget(key)
@@ -364,4 +370,5 @@ class SharePartitions:
         """Remove members that were killed or whose topic was deleted: they never leave by themselves."""
         for group_id in list(self._members):
             self._forget_absent(group_id)
+        self._load_faults.forget_older(self._loop.time() - _FORGOTTEN_AFTER_S)
         self._sweeping = self._loop.call_later(_FORGOTTEN_AFTER_S, self._sweep)

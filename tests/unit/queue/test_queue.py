@@ -242,7 +242,7 @@ def test_after_shutdown_nobody_can_use_the_queue(cluster: Cluster, monkeypatch: 
 
 
 def test_a_living_process_keeps_its_item_for_as_long_as_it_likes(cluster: Cluster, monkeypatch: Any) -> None:
-    monkeypatch.setattr("rayka.queue.reader._RENEWALS", 60)
+    monkeypatch.setattr("rayka.queue.lease_keeper._RENEWALS", 60)
     queue = leased(cluster)
     queue.put("long")
     other = copy_of(queue)
@@ -409,7 +409,7 @@ def test_items_that_are_done_with_are_deleted_from_the_log(
 def test_a_lease_that_has_ended_does_not_keep_the_others_from_being_renewed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rayka.queue.reader._RENEWALS", 6)
+    monkeypatch.setattr("rayka.queue.lease_keeper._RENEWALS", 6)
     queue = leased(cluster, lease="program")
     queue.put_nowait_batch(["lost", "kept"])
     assert queue.get() == "lost"
@@ -428,7 +428,7 @@ def test_a_lease_that_has_ended_does_not_keep_the_others_from_being_renewed(
 def test_leases_are_renewed_though_a_renewal_comes_while_acknowledgements_are_sent(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rayka.queue.reader._RENEWALS", 6)
+    monkeypatch.setattr("rayka.queue.lease_keeper._RENEWALS", 6)
     queue = leased(cluster)
     queue.put("long")
     other = copy_of(queue)
@@ -450,7 +450,7 @@ def test_leases_are_renewed_though_a_renewal_comes_while_acknowledgements_are_se
 def test_leases_are_renewed_though_a_renewal_found_none_while_acknowledgements_were_sent(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rayka.queue.reader._RENEWALS", 6)
+    monkeypatch.setattr("rayka.queue.lease_keeper._RENEWALS", 6)
     queue = leased(cluster)
     other = copy_of(queue)
     reader = queue._here.reader

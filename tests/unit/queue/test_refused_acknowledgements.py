@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -246,6 +247,33 @@ def test_close_waits_for_the_answer_to_a_tick(queue: Queue, leaders: WatchedLead
     other.close()
 
 
+def test_a_second_close_returns_when_the_first_one_has_given_all_back(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other: Queue = pickle.loads(pickle.dumps(queue))
+    get_all(queue, 4)
+    here, gate, leaving = queue._here, asyncio.Event(), threading.Event()
+    leaders = here.broker.share_leaders
+
+    class LateEnds(WatchedLeaders):
+        async def end_session(self, *arguments: Any, **settings: Any) -> None:
+            leaving.set()
+            await gate.wait()
+            await leaders.end_session(*arguments, **settings)
+
+    monkeypatch.setattr(here.broker, "share_leaders", LateEnds(leaders))
+    first = here.loop.submit(here.reader.end())
+    assert leaving.wait(ENOUGH_S)
+    second = here.loop.submit(here.reader.end())
+    here.loop.run(asyncio.sleep(0))
+    assert not second.done()
+    here.loop.call_soon(gate.set)
+    second.result(ENOUGH_S)
+    assert first.done()
+    assert other.get_nowait_batch(4) == [0, 1, 2, 3]
+    other.close()
+
+
 def test_close_waits_for_the_answer_to_a_fetch_in_another_thread(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     other, here = hold_all(queue), queue._here
     leaders, gate, answers = here.broker.share_leaders, asyncio.Event(), []
@@ -279,6 +307,28 @@ def test_other_items_go_back_after_an_interrupted_close(queue: Queue, leaders: W
     ended.cancel()
     queue.close()
     assert sorted(other.get(timeout=ENOUGH_S) for _ in range(4)) == [0, 1, 2, 3]
+    other.close()
+
+
+def test_an_interrupted_close_waits_only_briefly_for_a_leader_that_is_silent(
+    queue: Queue, leaders: WatchedLeaders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does the end of the event loop, which cancels a close and then waits for it."""
+    monkeypatch.setattr("rayka.queue.member._LEAVE_S", 0.1)
+    other, told = hold_all(queue), []
+
+    async def silent(*arguments: Any, **settings: Any) -> None:
+        told.append(arguments)
+        await leaders.gate.wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(leaders, "end_session", silent, raising=False)
+        leaders.gate.clear()
+        ended = queue._here.loop.submit(queue._here.reader.end())
+        wait_until(lambda: leaders.alone, ENOUGH_S, "the acknowledgements are on their way")
+        ended.cancel()
+        queue._here.loop.submit(queue._here.reader.end()).result(ENOUGH_S)
+    assert len(told) == 1
     other.close()
 
 

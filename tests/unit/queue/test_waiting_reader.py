@@ -128,7 +128,7 @@ def test_a_thread_whose_turn_comes_after_the_end_gets_nothing(waiting: Waiting) 
 def test_an_item_whose_lease_was_lost_comes_again_and_others_stay_done(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rayka.queue.reader._TICK_S", ENOUGH_S)  # Acknowledgements go with the next fetch.
+    monkeypatch.setattr("rayka.queue.lease_keeper._TICK_S", ENOUGH_S)  # Acknowledgements go with the next fetch.
     waiting.queue.put_nowait_batch(["done", "lost"])
     assert [got(waiting.wait())[0] for _ in range(2)] == ["done", "lost"]
     waiting.lose_lease(offset=1)
