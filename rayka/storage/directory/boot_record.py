@@ -1,7 +1,8 @@
 """`boot-id`, a file of rayka's own: whether the machine has rebooted since a log directory was recovered.
 
 After a stop that was not clean everything that a write took is still there as long as the kernel runs. The file is
-written when recovery is done; it names the partitions that were found but not opened, which still need it.
+written when recovery is done; it names the partitions that were found but not opened, which still need it. It is
+written again at a clean stop, whose marker does not hold for a partition that was not opened since one that was not.
 
 After a flush that failed the kernel shows bytes as written that are not on the device, and no later flush writes them.
 A note behind the id says so: the next start then checks every log as after a reboot, and writes it once more. If the
@@ -57,9 +58,19 @@ class BootRecord:
         self.is_flush_failed = is_same_boot and has_failed
         self.is_same_boot = is_same_boot and not has_failed
 
-    def write(self, found: Iterable[TopicPartition], opened: Iterable[TopicPartition], *, was_clean: bool) -> None:
-        """From now on every partition but those that were never opened is as the last writes left it."""
-        if not was_clean and not self.is_same_boot:
+    def write(
+        self,
+        found: Iterable[TopicPartition],
+        opened: Iterable[TopicPartition],
+        *,
+        was_clean: bool,
+        is_clean: bool = False,
+    ) -> None:
+        """From now on every partition but those that were never opened is as the last writes left it.
+
+        At a clean stop (`is_clean`) every other one is on the device.
+        """
+        if not was_clean and (is_clean or not self.is_same_boot):
             self.unrecovered = set(map(str, found))
         self.unrecovered -= set(map(str, opened))
         with self._lock:

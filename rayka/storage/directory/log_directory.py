@@ -408,7 +408,7 @@ class LogDirectory:
         for log in logs:
             log.close(now_ms)
         self.checkpoint(logs)
-        self._boot.write(self.partitions, self._logs, was_clean=self._was_clean)
+        self._boot.write(self.partitions, self._logs, was_clean=self._was_clean, is_clean=True)
         self._files.write_file(self._file(CLEAN_SHUTDOWN_FILE), _CLEAN_SHUTDOWN, sync=True)
         self._files.close(self._lock)
 
