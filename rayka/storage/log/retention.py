@@ -8,6 +8,7 @@ Source: the log storage engine document and `retention.ms`, `retention.bytes`, `
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -85,12 +86,14 @@ class LogRetention(LogAppends):
     def end_segments(self, deletable: DeletableSegments, now_ms: int) -> DeletableSegments:
         """Make ready to delete segments that `deletable_segments` gave: roll if the active one is among them.
 
-        Returns those that may be deleted once `write_snapshots` has written the producers' state at their end.
+        Returns those that may be deleted once `write_snapshots` has written the producers' state at their end. If the
+        disk takes no new segment, the active one stays, and to delete the others makes room.
         """
         if self._segments.active in deletable.segments:
             deletable = self.deletable_segments(now_ms)
             if len(deletable.segments) == len(self._segments):
-                self.roll(now_ms)
+                with contextlib.suppress(RaykaError):
+                    self.roll(now_ms)
         return deletable
 
     @storing
