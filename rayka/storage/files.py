@@ -94,6 +94,10 @@ class RealFiles:
         """Remove a directory and all that is in it."""
         shutil.rmtree(path)
 
+    def remove_empty_directory(self, path: str) -> None:
+        """Remove a directory that has nothing in it. Raises OSError if it has."""
+        os.rmdir(path)
+
     def list(self, path: str) -> list[str]:
         """Names in a directory, in no order."""
         return os.listdir(path)

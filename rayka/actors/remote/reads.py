@@ -144,6 +144,9 @@ class RemoteReads:
             segments = await self._segments(partition, offset)
             local = _aborted_here(partition, segments, isolation)
             read = await self._in_thread(partial(self._reader.read, segments, offset, max_bytes, min_one_message))
+            if not read.end_offset:
+                next_offset = segments[-1].end_offset + 1
+                return await self._read_on(partition, next_offset, max_bytes, isolation, min_one_message)
             if read.records is None:
                 return None, () if isolation is IsolationLevel.READ_COMMITTED else None
             aborted = await self._aborted(segments, offset, read, isolation, local)
@@ -151,6 +154,20 @@ class RemoteReads:
             raise storage_error("The remote store", error) from error
         self._fetch_ahead(read.following)
         return read.records, aborted
+
+    async def _read_on(
+        self, partition: Partition, offset: int, max_bytes: int, isolation: IsolationLevel, min_one_message: bool
+    ) -> tuple[FileSlice | None, tuple[AbortedTransaction, ...] | None]:
+        """Read behind the segments of the store, the last of which compaction had left with a gap at its end.
+
+        What follows is in the local log, or in segments that came into the store meanwhile.
+        """
+        local_start_offset = partition.log.local_log_start_offset
+        if offset < local_start_offset:
+            return await self.read(partition, offset, max_bytes, isolation, min_one_message)
+        request = FetchPartition(partition.topic_partition, local_start_offset, max_bytes)
+        found = partition.fetch(request, max_bytes, isolation, min_one_message)
+        return cast(FileSlice | None, found.records), found.aborted_transactions
 
     async def _segments(self, partition: Partition, offset: int) -> tuple[RemoteLogSegmentMetadata, ...]:
         try:

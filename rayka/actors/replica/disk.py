@@ -54,11 +54,11 @@ async def delete_old_segments(directory: LogDirectory, disk: DiskThread, log: Lo
     are deleted, which makes room.
     """
     now_ms = time.time_ns() // 1_000_000
-    segments = log.end_segments(await disk.run(lambda: log.deletable_segments(now_ms)), now_ms)
-    if segments:
+    deletable = log.end_segments(await disk.run(lambda: log.deletable_segments(now_ms)), now_ms)
+    if deletable.segments:
         with contextlib.suppress(RaykaError):
             await disk.run(log.write_snapshots)
-    deletion = log.delete_segments(segments, now_ms)
+    deletion = log.delete_segments(deletable, now_ms)
     if deletion is not None:
         await disk.run(lambda: _rename(deletion, directory, log, now_ms))
         await disk.run(log.write_epochs)

@@ -1,13 +1,16 @@
 """`boot-id`, a file of rayka's own: whether the machine has rebooted since a log directory was recovered.
 
 After a stop that was not clean everything that a write took is still there as long as the kernel runs. The file is
-written when recovery is done; it names the partitions that were found but not opened, which still need it.
+written when recovery is done; it names the partitions that were found but not opened, which still need it. It is
+written again at a clean stop, whose marker does not hold for those that were not opened since a stop that was not
+clean.
 
 After a flush that failed the kernel shows bytes as written that are not on the device, and no later flush writes them.
-A note behind the id says so: the next start then checks every log as after a reboot, and writes it once more. If the
-disk has no room for the note, or the process no file descriptor, the file gets another name, which says the same. A
-file system that takes no change at all, such as one that the kernel has made read-only, loses the note: whoever repairs
-it without a reboot deletes the file, as the log says.
+After an append that the device refused the file system may have given them up altogether. A note behind the id says so:
+the next start then checks every log as after a reboot, and writes it once more. If the disk has no room for the note,
+or the process no file descriptor, the file gets another name, which says the same. A file system that takes no change
+at all, such as one that the kernel has made read-only, loses the note: whoever repairs it without a reboot deletes the
+file, as the log says.
 """
 
 from __future__ import annotations
@@ -57,9 +60,19 @@ class BootRecord:
         self.is_flush_failed = is_same_boot and has_failed
         self.is_same_boot = is_same_boot and not has_failed
 
-    def write(self, found: Iterable[TopicPartition], opened: Iterable[TopicPartition], *, was_clean: bool) -> None:
-        """From now on every partition but those that were never opened is as the last writes left it."""
-        if not was_clean and not self.is_same_boot:
+    def write(
+        self,
+        found: Iterable[TopicPartition],
+        opened: Iterable[TopicPartition],
+        *,
+        was_clean: bool,
+        is_clean: bool = False,
+    ) -> None:
+        """From now on every partition but those that were never opened is as the last writes left it.
+
+        At a clean stop (`is_clean`) every other one is on the device.
+        """
+        if not was_clean and (is_clean or not self.is_same_boot):
             self.unrecovered = set(map(str, found))
         self.unrecovered -= set(map(str, opened))
         with self._lock:

@@ -53,8 +53,8 @@ class DiskState:
     """Shared by a log directory and its logs, in any thread.
 
     `on_change` is called with the new state in whichever thread met the event, in the order of the changes. It must not
-    bring about another event. `on_failed_flush` is called in the thread that met the first flush that failed, or a file
-    system that has become read-only.
+    bring about another event. `on_failed_flush` is called in the thread that met the first flush that failed, an append
+    that the device refused, or a file system that has become read-only.
     """
 
     def __init__(self, path: str, on_failed_flush: Callable[[], None] = lambda: None) -> None:
@@ -85,6 +85,13 @@ class DiskState:
         if error.errno == errno.EROFS:  # the kernel has given up what it had not written yet
             self._note_failed_flush()
         return storage_error(f"Disk error in {self.path}", error)
+
+    def append_failed(self, error: OSError) -> RaykaError:
+        """Take note of an append that failed. A file system that then gives up what it had not written says EIO."""
+        refusal = self.failed(error)
+        if error.errno == errno.EIO:
+            self._note_failed_flush()
+        return refusal
 
     def flush_failed(self, error: OSError) -> RaykaError:
         """Take note of a flush that failed. Only one that could not open its files has lost nothing."""

@@ -18,7 +18,7 @@ from rayka.config.log import LogConfig
 from rayka.errors import RaykaError
 from rayka.storage.directory import checkpoints, partition_metadata
 from rayka.storage.directory.boot_record import BootRecord
-from rayka.storage.directory.disk_state import DiskState, State
+from rayka.storage.directory.disk_state import NO_SPACE, DiskState, State
 from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.directory.names import DELETE_SUFFIX, STRAY_SUFFIX, parse_directory_name, renamed, stray_name
 from rayka.storage.files import RealFiles, storage_error, storing
@@ -245,10 +245,26 @@ class LogDirectory:
         while name in self.strays:
             number += 1
             name = renamed(topic_partition, f"{number}", STRAY_SUFFIX)
+        self._keep_log_start(topic_partition)
         self._files.rename(self._file(str(topic_partition)), self._file(name))
         self.strays.append(name)
         self._forget(topic_partition)
         return self._file(name)
+
+    def _keep_log_start(self, topic_partition: TopicPartition) -> None:
+        """Write the log start offset beside the segments, so that deleted records do not come back with them.
+
+        On a full disk they may: the directory has to go aside nevertheless.
+        """
+        log = self._logs.get(topic_partition)
+        offset = self._log_start_offsets.get(topic_partition, 0) if log is None else log.log_start_offset
+        path = self._file(os.path.join(str(topic_partition), LOG_START_OFFSETS_FILE))
+        try:
+            checkpoints.write_offsets(self._files, path, {topic_partition: offset})
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self._files.remove_if_present(path)
 
     def _bring_back(self, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> None:
         """Take back files that were set aside, if the metadata knows their topic again. Their last stop is unknown."""
@@ -256,6 +272,9 @@ class LogDirectory:
         if topic_id is not None and topic_partition not in self.partitions and name in self.strays:
             self._cleaned_offsets[topic_partition] = 0  # it may have been compacted: then offsets are missing
             self._write_offsets(CLEANED_OFFSETS_FILE)
+            kept = checkpoints.read_offsets(self._files, self._file(os.path.join(name, LOG_START_OFFSETS_FILE)))
+            self._log_start_offsets[topic_partition] = kept.get(topic_partition, 0)
+            self._write_offsets(LOG_START_OFFSETS_FILE)
             self._files.rename(self._file(name), self._file(str(topic_partition)))
             self.strays.remove(name)
             self.partitions[topic_partition] = topic_id
@@ -408,7 +427,7 @@ class LogDirectory:
         for log in logs:
             log.close(now_ms)
         self.checkpoint(logs)
-        self._boot.write(self.partitions, self._logs, was_clean=self._was_clean)
+        self._boot.write(self.partitions, self._logs, was_clean=self._was_clean, is_clean=True)
         self._files.write_file(self._file(CLEAN_SHUTDOWN_FILE), _CLEAN_SHUTDOWN, sync=True)
         self._files.close(self._lock)
 

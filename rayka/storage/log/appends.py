@@ -68,7 +68,7 @@ class LogAppends(LogState):
         try:
             last_offset = self._write(batches, base_offset, leader_epoch, now_ms, transaction_version)
         except OSError as error:
-            raise self.failed(error) from error
+            raise self._disk.append_failed(error) from error
         return AppendInfo(base_offset, last_offset, self._validator.log_append_time(now_ms), self.log_start_offset)
 
     def _check_markers(self, batches: ValidatedRecords, transaction_version: int) -> None:

@@ -8,7 +8,9 @@ Source: the log storage engine document and `retention.ms`, `retention.bytes`, `
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from rayka.config.log import LogConfig
 from rayka.errors import ErrorCode, RaykaError
@@ -21,6 +23,14 @@ from rayka.types import NO_OFFSET
 
 Predicate = Callable[[Segment, int], bool]
 """(segment, its exclusive end offset) -> whether it may go."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletableSegments:
+    """The oldest segments of a log, which may be deleted for as long as the log has this config."""
+
+    segments: tuple[Segment, ...]
+    config: LogConfig
 
 
 class LogRetention(LogAppends):
@@ -58,38 +68,45 @@ class LogRetention(LogAppends):
         self._epochs.prepend(entries)
 
     @storing
-    def deletable_segments(self, now_ms: int) -> tuple[Segment, ...]:
+    def deletable_segments(self, now_ms: int) -> DeletableSegments:
         """The segments that retention or the log start offset allows to be deleted. Any thread may call it."""
-        return deletable(
+        config = self.config
+        segments = deletable(
             self._segments.all,
-            self.config,
+            config,
             now_ms,
             log_start_offset=self.log_start_offset,
             high_watermark=self.high_watermark,
             log_end_offset=self.log_end_offset,
             copied_offset=self.copied_offset,
         )
+        return DeletableSegments(segments, config)
 
     @storing
-    def end_segments(self, segments: tuple[Segment, ...], now_ms: int) -> tuple[Segment, ...]:
+    def end_segments(self, deletable: DeletableSegments, now_ms: int) -> DeletableSegments:
         """Make ready to delete segments that `deletable_segments` gave: roll if the active one is among them.
 
-        Returns those that may be deleted once `write_snapshots` has written the producers' state at their end.
+        Returns those that may be deleted once `write_snapshots` has written the producers' state at their end. If the
+        disk takes no new segment, the active one stays, and to delete the others makes room.
         """
-        if self._segments.active in segments:
-            segments = self.deletable_segments(now_ms)
-            if len(segments) == len(self._segments):
-                self.roll(now_ms)
-        return segments
+        if self._segments.active in deletable.segments:
+            deletable = self.deletable_segments(now_ms)
+            if len(deletable.segments) == len(self._segments):
+                with contextlib.suppress(RaykaError):
+                    self.roll(now_ms)
+        return deletable
 
     @storing
-    def delete_segments(self, segments: tuple[Segment, ...], now_ms: int) -> SegmentDeletion | None:
+    def delete_segments(self, deletable: DeletableSegments, now_ms: int) -> SegmentDeletion | None:
         """Delete segments that `end_segments` gave. Their files are left to the deletion, for any thread to run.
 
-        Segments stay while the state of the producers after them is in no file: a crash would lose the sequences that
-        only these segments tell, and retries would be written twice. None if nothing is deleted.
+        None if nothing is deleted. Segments stay if the log has another config by now: its retention may be longer, and
+        what was copied may be deleted here alone. They stay while the state of the producers after them is in no file:
+        a crash would lose the sequences that only these segments tell, and retries would be written twice.
         """
-        segments = self._without_unwritten_producers(self._without_replaced(segments))
+        if deletable.config != self.config:
+            return None
+        segments = self._without_unwritten_producers(self._without_replaced(deletable.segments))
         if not segments:
             return None
         following = self._segments.all[len(segments)]
@@ -121,10 +138,10 @@ class LogRetention(LogAppends):
 
         The removal is due after `file.delete.delay.ms`.
         """
-        segments = self.end_segments(self.deletable_segments(now_ms), now_ms)
-        if segments:
+        deletable = self.end_segments(self.deletable_segments(now_ms), now_ms)
+        if deletable.segments:
             self.write_snapshots()
-        deletion = self.delete_segments(segments, now_ms)
+        deletion = self.delete_segments(deletable, now_ms)
         removal = None if deletion is None else deletion.rename(self._files)
         self.write_epochs()
         return removal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterable, Iterator
@@ -52,8 +53,11 @@ class DirectoryStore:
         self._check()
         path = self._of(name)
         directory = os.path.dirname(path)
-        self._files.make_directory(directory)
-        descriptor = self._files.open(path + _PART_SUFFIX, create=True)
+        try:
+            descriptor = self._begin_part(path)
+        except (FileNotFoundError, FileExistsError):  # the directory was removed just now, with the last object in it
+            self._check()
+            descriptor = self._begin_part(path)
         try:
             size = 0
             for piece in pieces:
@@ -67,6 +71,10 @@ class DirectoryStore:
         while len(directory) >= len(self._path):
             self._files.sync_path(directory)
             directory = os.path.dirname(directory)
+
+    def _begin_part(self, path: str) -> int:
+        self._files.make_directory(os.path.dirname(path))
+        return self._files.open(path + _PART_SUFFIX, create=True)
 
     def get(self, name: str, position: int, size: int) -> bytes:
         """See `RemoteStore.get`."""
@@ -82,9 +90,25 @@ class DirectoryStore:
         path = self._of(name)
         for suffix in ("", _PART_SUFFIX):
             self._files.remove_if_present(path + suffix)
-        directory = os.path.dirname(path)
-        if self._files.exists(directory):
+        self._finish_removal(os.path.dirname(path))
+
+    def _finish_removal(self, directory: str) -> None:
+        """Remove the directories that are empty now, and flush the one above them: the removal lasts.
+
+        Another process may do the same at this moment.
+        """
+        if directory == self._path:
             self._files.sync_path(directory)
+            return
+        try:
+            self._files.remove_empty_directory(directory)
+        except FileNotFoundError:
+            pass
+        except OSError:  # other objects are in it
+            with contextlib.suppress(FileNotFoundError):
+                self._files.sync_path(directory)
+                return
+        self._finish_removal(os.path.dirname(directory))
 
     def list(self, prefix: str) -> Iterator[str]:
         """See `RemoteStore.list`; an object that is only a part counts too."""

@@ -42,7 +42,10 @@ class NextChunk(NamedTuple):
 
 
 class RemoteRead(NamedTuple):
-    """Records from the offset that was asked for, all below `end_offset`; None if there are none at or above it."""
+    """Records from the offset that was asked for, all below `end_offset`.
+
+    None if the first batch is larger than asked for; if there is no batch at or above it, `end_offset` is 0 too.
+    """
 
     records: FileSlice | None = None
     end_offset: int = 0

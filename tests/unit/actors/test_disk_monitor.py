@@ -83,6 +83,43 @@ def test_retention_makes_room_on_a_full_disk(is_tiered: bool, tmp_path: Path) ->
     asyncio.run(test())
 
 
+class DiskWithoutInodes(FullDisk):
+    """While it is full no new file can be made either."""
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        if create and self.is_full and not self.exists(path):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        return super().open(path, create=create, read_only=read_only)
+
+
+def test_retention_makes_room_on_a_disk_that_takes_no_new_active_segment(tmp_path: Path) -> None:
+    async def test() -> None:
+        files, thread = DiskWithoutInodes(), DiskThread()
+        directory = LogDirectory.open(str(tmp_path), files, now_ms=0)
+        log = directory.open_log(TopicPartition("idle", 0), uuid.uuid4(), LogConfig(retention_ms=1), now_ms=0)
+        for value in (b"0", b"1", b"2"):
+            log.roll(0)
+            append(log, value, timestamp=0, now_ms=0)
+        log.write_snapshots()
+        old = [Path(segment.path) for segment in log.segments[:-1]]
+        assert len(old) == 2
+        files.is_full = True
+        with contextlib.suppress(RaykaError):
+            await actor_disk.delete_old_segments(directory, thread, log)
+        assert directory.disk.state is State.FAILING
+        directory.remove_deleted(sys.maxsize)
+        assert not [path for segment in old for path in segment.parent.glob(f"{segment.stem}.*")]
+        assert (log.log_start_offset, log.log_end_offset) == (2, 3)
+        files.is_full = False
+        directory.probe()
+        await actor_disk.delete_old_segments(directory, thread, log)
+        assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+        log.validate_state()
+        thread.stop()
+
+    asyncio.run(test())
+
+
 class TightDisk(FullDisk):
     """A removed file makes room."""
 

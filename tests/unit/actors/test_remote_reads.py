@@ -4,49 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rayka.actors.channel.requests import FetchParams, PublishRange
-from rayka.actors.remote.reads import RemoteReads
+from rayka.actors.channel.requests import PublishRange
 from rayka.actors.remote.slots import Slots
 from rayka.actors.replica.published_ranges import PublishedRanges
 from rayka.client.consumer.remote_ranges import RemoteRanges
-from rayka.config import BrokerConfig, LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
-from rayka.replica.replicas import Replicas
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
-from rayka.storage.format.records import read_records
 from rayka.storage.remote.remote_range import RemoteRange
-from rayka.storage.segments.reader import SegmentReader
 from rayka.types import (
     AbortedTransaction,
-    FetchPartition,
-    FetchResult,
     IsolationLevel,
-    OffsetAnswer,
-    OffsetQuery,
     OffsetSpec,
 )
 from tests.support.logs import NOW_MS, ORDERS, batch
+from tests.support.remote_reads import UNCOMMITTED, Reads, meanwhile, offsets_in, run
 from tests.support.tiered import TieredLog
-
-CONFIG = LogConfig(
-    remote_storage_enable=True, internal_segment_bytes=1_000, index_interval_bytes=100, retention_ms=-1,
-    local_retention_bytes=1_500,
-)  # fmt: skip
-UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
-
-
-def fill_with_records(tiered: TieredLog) -> None:
-    tiered.append(200)
-    tiered.copy()
-    tiered.log.delete_old_segments(NOW_MS)
 
 
 def fill_with_an_aborted_transaction(tiered: TieredLog) -> None:
@@ -64,64 +43,6 @@ def fill_with_an_aborted_transaction(tiered: TieredLog) -> None:
     tiered.copy(2)
     log.delete_old_segments(NOW_MS)
     assert 5 < log.local_log_start_offset <= log.copied_offset + 1 < 66
-
-
-class Reads:
-    """The reads of a partition of 200 records, of which the first hundred and more are in the store alone."""
-
-    def __init__(self, path: Path, fill: Callable[[TieredLog], None], **settings: str) -> None:
-        self.tiered = TieredLog(path, CONFIG)
-        fill(self.tiered)
-        self.log = self.tiered.log
-        self.partition = Partition(self.log, self.tiered.partition.topic_id)
-        self.partition.become_leader(9)
-        self.replicas = Replicas()
-        self.replicas.add(self.partition)
-        broker: Any = SimpleNamespace(config=BrokerConfig.parse(settings))
-        self.reads = RemoteReads(self.replicas, broker, self.tiered.store, str(path / "reads"))
-        self.reads.known = self._known
-
-    async def _known(self, partition: Partition) -> Any:
-        assert partition is self.partition
-        return self.tiered.remote
-
-    async def fetch(self, *offsets: int, max_bytes: int = 10_000) -> list[FetchResult]:
-        partitions = tuple(FetchPartition(ORDERS, offset, max_bytes) for offset in offsets)
-        params = FetchParams(partitions, 0.0, 1, max_bytes, UNCOMMITTED)
-        found: asyncio.Future[list[FetchResult]] = asyncio.get_running_loop().create_future()
-        results = self.replicas.fetch(partitions, max_bytes, UNCOMMITTED)
-        self.reads.fetch(params, results, found.set_result)
-        return await found
-
-    async def list_offsets(self, timestamp: int) -> OffsetAnswer:
-        queries = [OffsetQuery(ORDERS, timestamp)]
-        found: asyncio.Future[list[OffsetAnswer]] = asyncio.get_running_loop().create_future()
-        answers = self.replicas.list_offsets(queries, UNCOMMITTED)
-        if answers[0].error != ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
-            return answers[0]
-        self.reads.list_offsets(queries, UNCOMMITTED, answers, found.set_result)
-        return (await found)[0]
-
-
-def offsets_in(result: FetchResult) -> list[int]:
-    if result.records is None:
-        return []
-    data = result.records if isinstance(result.records, bytes) else SegmentReader().read(result.records)
-    return [record.offset for record in read_records(data)]
-
-
-Check = Callable[[Reads], Coroutine[Any, Any, None]]
-
-
-def run(path: Path, check: Check, fill: Callable[[TieredLog], None] = fill_with_records, **settings: str) -> None:
-    async def main() -> None:
-        reads = Reads(path, fill, **settings)
-        try:
-            await asyncio.wait_for(check(reads), 60)
-        finally:
-            await reads.reads.stop()
-
-    asyncio.run(main())
 
 
 def test_one_fetch_reads_from_the_store_and_from_the_local_log(tmp_path: Path) -> None:
@@ -221,13 +142,6 @@ def test_a_read_that_fails_in_an_unexpected_way_is_answered(tmp_path: Path) -> N
         assert (await reads.list_offsets(NOW_MS)).error == ErrorCode.UNKNOWN_SERVER_ERROR
 
     run(tmp_path, check)
-
-
-def meanwhile(reads: Reads, method: str, work: Callable[[], None]) -> None:
-    """Let `work` be done just before the store is read."""
-    reader = reads.reads._reader
-    read = getattr(reader, method)
-    setattr(reader, method, lambda *asked: (work(), read(*asked))[1])
 
 
 def test_an_abort_is_told_whose_marker_leaves_the_local_log_while_the_store_is_read(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from moto.server import ThreadedMotoServer
 from rayka.actors.remote.stores import open_store
 from rayka.config import BrokerConfig
 from rayka.errors import RaykaError
-from rayka.storage.remote.directory_store import DirectoryStore
+from rayka.storage.files import RealFiles
+from rayka.storage.remote.directory_store import MARKER, DirectoryStore
 from rayka.storage.remote.segment_copy import PIECE_BYTES
 from rayka.storage.remote.store import RemoteStore
 from tests.support.power_cut import PowerCut
@@ -128,6 +129,75 @@ def test_what_was_put_and_deleted_is_so_after_a_power_cut(tmp_path: Path, seed: 
 
     assert list(store.list("t/")) == ["t/0/b.log"]
     assert store.get("t/0/b.log", 0, 100) == b"records"
+
+
+def test_directories_go_with_the_last_object_in_them(tmp_path: Path) -> None:
+    store = DirectoryStore(RealFiles(), str(tmp_path))
+    store.create()
+    for name in ("t-1/0/a.log", "t-1/0/b.log", "t-1/1/a.log"):
+        store.put(name, [b"records"])
+    for name, left in [("t-1/0/a.log", ["t-1", "0", "1"]), ("t-1/0/b.log", ["t-1", "1"]), ("t-1/1/a.log", [])]:
+        for _ in range(2):
+            store.delete(name)
+            assert sorted(each.name for each in tmp_path.rglob("*") if each.is_dir()) == sorted(left)
+    store.put("t-1/0/a.log", [b"again"])
+    assert store.get("t-1/0/a.log", 0, 100) == b"again"
+
+
+class Crossing(RealFiles):
+    """Once armed, another process deletes objects when a directory was made or is not to be removed."""
+
+    def __init__(self, delete: Callable[[], object]) -> None:
+        self.delete: Callable[[], object] | None = None
+        self._work = delete
+
+    def arm(self) -> None:
+        """The next call is the one."""
+        self.delete = self._work
+
+    def make_directory(self, path: str) -> None:
+        super().make_directory(path)
+        self._cross()
+
+    def remove_empty_directory(self, path: str) -> None:
+        try:
+            super().remove_empty_directory(path)
+        finally:
+            self._cross()
+
+    def _cross(self) -> None:
+        if self.delete is not None:
+            delete, self.delete = self.delete, None
+            delete()
+
+
+@pytest.mark.parametrize("object_put", ["t-1/0/b.log", "t-2/0/b.log"])
+def test_an_object_is_put_whose_directory_another_process_removes_at_that_moment(
+    tmp_path: Path, object_put: str
+) -> None:
+    other = DirectoryStore(RealFiles(), str(tmp_path))
+    other.create()
+    other.put("t-1/0/a.log", [b"old"])
+    files = Crossing(lambda: [other.delete(name) for name in ("t-1/0/a.log", object_put)])
+    store = DirectoryStore(files, str(tmp_path))
+    store.open()
+    files.arm()
+    store.put(object_put, [b"new"])
+    assert store.get(object_put, 0, 100) == b"new"
+    assert list(store.list("")) == [object_put]
+
+
+def test_two_processes_delete_the_last_objects_of_a_topic_at_the_same_time(tmp_path: Path) -> None:
+    other = DirectoryStore(RealFiles(), str(tmp_path))
+    other.create()
+    for name in ("t-1/0/a.log", "t-1/0/b.log"):
+        other.put(name, [b"old"])
+    files = Crossing(lambda: other.delete("t-1/0/b.log"))
+    store = DirectoryStore(files, str(tmp_path))
+    store.open()
+    files.arm()
+    store.delete("t-1/0/a.log")
+    assert [each.name for each in tmp_path.iterdir()] == [MARKER]
 
 
 def test_a_directory_that_goes_away_is_an_error(tmp_path: Path) -> None:

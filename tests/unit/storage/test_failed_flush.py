@@ -262,6 +262,36 @@ def test_a_note_that_a_read_only_file_system_does_not_take_is_logged_with_what_t
     )
 
 
+class RefusingSystem(RealFiles):
+    """The device refuses a write, and the file system gives up what it had not written yet."""
+
+    fails = False
+
+    def write(self, descriptor: int, buffer: Buffer, position: int) -> int:
+        if self.fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().write(descriptor, buffer, position)
+
+
+def test_after_an_append_that_the_device_refused_the_next_start_checks_what_the_system_had_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.storage.segments.index.WRITE_BYTES", 8)  # indexes that a start relies on
+    monkeypatch.setattr("rayka.storage.log.recovery.CHECKED_BYTES", 100)
+    files = RefusingSystem()
+    directory, logs = start(tmp_path, files, ORDERS)
+    for _ in range(6):
+        append(logs[0], LONG)
+    files.fails = True
+    with pytest.raises(RaykaError, match="Input/output error"):
+        append(logs[0], LONG)
+    kill(directory, logs)
+    with Path(logs[0].segments[0].path).open("r+b") as segment:
+        segment.seek(len(LONG) // 2)
+        segment.write(bytes(4096))
+    assert start(tmp_path, RealFiles(), ORDERS)[1][0].log_end_offset == 0
+
+
 def test_of_two_flushes_at_a_time_none_counts_when_one_failed(tmp_path: Path, files: ForgetfulSystem) -> None:
     """The system tells only one of them that bytes were lost."""
     log = start(tmp_path, files, ORDERS)[1][0]

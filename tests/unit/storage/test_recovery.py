@@ -334,7 +334,7 @@ def test_a_retry_after_a_crash_is_known_though_retention_deleted_its_batch(tmp_p
         append(log, b"value", base_sequence=sequence, **producer)
     later = NOW_MS + 10_000
     ended = log.end_segments(log.deletable_segments(later), later)
-    assert len(ended) == 1
+    assert len(ended.segments) == 1
     assert log.delete_segments(ended, later) is None
     log.write_snapshots()
     deletion = log.delete_segments(ended, later)

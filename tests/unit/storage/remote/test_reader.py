@@ -61,6 +61,28 @@ def test_local_retention_counts_as_retention_when_copies_are_disabled(tiered: Ti
     assert tiered.log.log_start_offset == tiered.log.local_log_start_offset > 150
 
 
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_segments_stay_if_copying_is_turned_on_or_off_while_they_are_to_be_deleted(
+    tmp_path: Path, is_copied: bool
+) -> None:
+    """What is only to leave the local disk would leave the log, and what leaves the log is not in the store."""
+    before = replace(CONFIG, retention_bytes=-1 if is_copied else 1_500, remote_log_copy_disable=not is_copied)
+    tiered = TieredLog(tmp_path, before)
+    tiered.append(200)
+    if is_copied:
+        tiered.copy()
+    log = tiered.log
+    deletable = log.end_segments(log.deletable_segments(NOW_MS), NOW_MS)
+    log.write_snapshots()
+    log.configure(replace(before, remote_log_copy_disable=is_copied))
+
+    assert deletable.segments
+    assert log.delete_segments(deletable, NOW_MS) is None
+    assert list(tiered.read_all()) == [(offset, offset) for offset in range(200)]
+    log.configure(before)
+    assert log.delete_segments(deletable, NOW_MS) is not None
+
+
 def test_an_offset_below_the_local_log_start_is_in_the_store(tiered: TieredLog) -> None:
     with pytest.raises(RaykaError) as refused:
         tiered.log.read(0, 100, 200)
