@@ -249,7 +249,7 @@ class QueueMember:
 
     async def _renew(self, of_leader: Sequence[RangeAcknowledgement], until_s: float) -> None:
         parts = deque([of_leader])
-        while parts and time.monotonic() < until_s:
+        while parts and not self._has_left and time.monotonic() < until_s:
             part = parts.popleft()
             answers = await self._send(self._acknowledging(renews=True), (), part)
             parts += self._parts_to_send(answers, part, renews=True)
