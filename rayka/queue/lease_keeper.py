@@ -1,7 +1,8 @@
 """Acknowledges, renews and gives back the items of a queue that one program holds.
 
 In the loop of the broker's ports. A tick sends the acknowledgements that no fetch has taken along, and gives back items
-that no thread takes. It also starts the renewal of leases. A leader that stands still delays nothing at the others.
+that no thread takes. It also starts the renewal of leases. A leader that stands still delays neither acknowledgements
+nor renewals at the others.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Final
 
@@ -62,8 +63,9 @@ class LeaseKeeper:
         return bool(self._fetches)
 
     @property
-    def _is_acknowledging(self) -> bool:
-        return bool(self._acknowledging) or self._member.is_acknowledging
+    def _on_their_way(self) -> Set[object]:
+        """What is on its way to the leaders with acknowledgements."""
+        return {*self._acknowledging, *self._member.sending}
 
     def _send_again(self, acknowledgements: Sequence[RangeAcknowledgement]) -> None:
         with self._lock:
@@ -170,20 +172,34 @@ class LeaseKeeper:
                 ranges = take()
             await self._member.give_back(ranges)
 
+    async def _send_first(self) -> None:
+        """Send acknowledgements, and wait for the first answers to all that are on their way then.
+
+        What comes back meanwhile is sent again: another leader may stand still.
+        """
+        self._send_due()
+        first = self._on_their_way
+        while not first.isdisjoint(self._on_their_way):
+            sent = [one for one in self._acknowledging if one in first]
+            await (asyncio.wait(sent, timeout=RETRY_S) if sent else asyncio.sleep(RETRY_S))
+            self._send_due()
+
     async def _send_last(self) -> None:
         """Send acknowledgements until none is left. Those of a tick, or of a fetch in another thread, may come back."""
-        while True:
-            await self._send_due()
-            self._start_settling()
-            if not (self._is_acknowledging or self._leases.has_acknowledgements or self._member.has_refused):
-                return
+        while self._has_unsettled():
+            self._send_due()
             await asyncio.sleep(RETRY_S)
 
-    async def _send_due(self) -> None:
+    def _has_unsettled(self) -> bool:
+        with self._lock:  # A thread takes them and notes that in one step.
+            return bool(self._on_their_way or self._leases.has_acknowledgements or self._member.has_refused)
+
+    def _send_due(self) -> None:
         with self._lock:
             acknowledgements = self._leases.take_acknowledgements()
-        if sent := [self._start_acknowledging(part) for part in self._member.by_leader(acknowledgements)]:
-            await asyncio.wait(sent)
+        for part in self._member.by_leader(acknowledgements):
+            self._start_acknowledging(part)
+        self._start_settling()
 
 
 def now_ms() -> int:

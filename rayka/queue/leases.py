@@ -273,19 +273,22 @@ class Leases:
             else:
                 self._delivered[_ENDED].extend(delivered)
 
-    def end(self, *, is_exit: bool = False) -> None:
+    def end(self, *, is_exit: bool = False) -> dict[int, list[tuple[int, int]]]:
         """The program ends, or no longer uses the queue: finish its items, unless only `task_done` ends leases.
 
-        Other items go back with the session, as if they had not been delivered. At the exit of a program they count as
-        delivered, so that an item that ends every program reaches its limit.
+        Returns the other items, as `take_idle`. They go back as if they had not been delivered. At the exit of a
+        program they count as delivered, so that an item that ends every program reaches its limit.
         """
         if self._lease is not Lease.TASK_DONE or is_exit:
             acknowledgement = RELEASE if self._lease is Lease.TASK_DONE else ACCEPT
             self._acknowledge(chain.from_iterable(self._delivered.values()), acknowledgement)
+            self._delivered.clear()
+        others = ranges_of([*self._delivered_places(), *self._ready_places()])
         self._delivered.clear()
         self._lost.clear()
         self.forget_ready()
         self._has_ended = True
+        return others
 
     def take_acknowledgements(self, *, also_again: bool = True) -> Sequence[RangeAcknowledgement]:
         """The acknowledgements to send now; `also_again`: with those that were sent before.

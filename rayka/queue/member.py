@@ -12,7 +12,7 @@ import logging
 import time
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple, TypeAlias
 
@@ -113,9 +113,9 @@ class QueueMember:
         return any(list(self._refused.values()))
 
     @property
-    def is_acknowledging(self) -> bool:
-        """Whether there are acknowledgements on their way for the first time: they may come back, or be refused."""
-        return bool(self._sending)
+    def sending(self) -> Set[object]:
+        """What is on its way to the leaders with acknowledgements: they may come back, or be refused."""
+        return self._sending
 
     async def fetch(
         self,
@@ -249,7 +249,7 @@ class QueueMember:
 
     async def _renew(self, of_leader: Sequence[RangeAcknowledgement], until_s: float) -> None:
         parts = deque([of_leader])
-        while parts and time.monotonic() < until_s:
+        while parts and not self._has_left and time.monotonic() < until_s:
             part = parts.popleft()
             answers = await self._send(self._acknowledging(renews=True), (), part)
             parts += self._parts_to_send(answers, part, renews=True)

@@ -30,7 +30,7 @@ from rayka.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_WAIT_S: Final = 2.0
+LONGEST_WAIT_S: Final = 2.0
 """The longest wait of a fetch at the leaders. Meanwhile nothing goes back to the queue."""
 _ARRIVAL_S: Final = 0.2
 """How long what a leader has found takes at most to be here, on a machine that is not overloaded."""
@@ -175,7 +175,7 @@ class QueueReader(LeaseKeeper):
                     wanted = self._leases.wanted(len(self._waiters))
                 if wanted <= 0:
                     break
-                wait_s = min(_LONGEST_WAIT_S, self._member.lease_s / 4)
+                wait_s = min(LONGEST_WAIT_S, self._member.lease_s / 4)
                 fetched = await (self.fetch(wanted, wait_s) if is_awaited else self._fetch_ahead())
                 if not fetched.item_count and not is_awaited:
                     break
@@ -363,9 +363,10 @@ class QueueReader(LeaseKeeper):
                 self._pumping.cancel()
                 await asyncio.wait([self._pumping])
             with self._lock:
-                self._leases.end(is_exit=is_exit)
+                unfinished = self._leases.end(is_exit=is_exit)
+            self._background.start("giving back", self._member.give_back(unfinished))
             async with asyncio.timeout(_LAST_S if is_exit else _ANSWER_S + _LAST_S):
-                await self._send_due()
+                await self._send_first()
                 async with asyncio.timeout(min(_LAST_S, self._member.lease_s / 4)):
                     await self._send_last()
         except TimeoutError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Set
 from typing import NamedTuple
 
 from rayka.client.loop import LoopThread
@@ -12,7 +12,7 @@ from rayka.gateway.ports import Broker
 from rayka.queue.leader_channel import LeaderChannel
 from rayka.queue.lease_keeper import RETRY_S, now_ms
 from rayka.queue.leases import Item
-from rayka.queue.reader import QueueReader
+from rayka.queue.reader import LONGEST_WAIT_S, QueueReader
 from rayka.queue.settings import QueueSettings
 from rayka.queue.topic import QueueTopic
 
@@ -50,19 +50,31 @@ class WaitingReader(QueueReader):
         """
         with self._turn:
             try:
-                return None if unless.is_set() else self._wait(holder, wait_s)
+                return self._wait_until(holder, time.monotonic() + wait_s, unless)
             finally:
-                self._is_asking = self._asks_with_acknowledgements = False  # and what it has brought is added
                 if unless.is_set():
                     self._channel.close()
+
+    def _wait_until(self, holder: Hashable, end_s: float, unless: threading.Event) -> LeasedItem | None:
+        """As `wait`. A request with acknowledgements waits only briefly, and another one for the rest of the time."""
+        while not unless.is_set():
+            try:
+                item = self._wait(holder, max(0.0, end_s - time.monotonic()))
+                if item is not None or not self._asks_with_acknowledgements or time.monotonic() >= end_s:
+                    return item
+            finally:
+                self._is_asking = self._asks_with_acknowledgements = False  # and what it has brought is added
+                if self._leases.has_acknowledgements and not self._ticking:  # They have come back.
+                    self._loop.call_soon(self._start_ticking)
+        return None
 
     @property
     def _is_fetching(self) -> bool:
         return self._is_asking or super()._is_fetching
 
     @property
-    def _is_acknowledging(self) -> bool:
-        return self._asks_with_acknowledgements or super()._is_acknowledging
+    def _on_their_way(self) -> Set[object]:
+        return super()._on_their_way | ({self._turn} if self._asks_with_acknowledgements else set())
 
     def _wait(self, holder: Hashable, wait_s: float) -> LeasedItem | None:
         if self._error is not None:
@@ -75,6 +87,8 @@ class WaitingReader(QueueReader):
             acknowledgements = self._leases.take_acknowledgements(also_again=not self._is_fetching)
             self._asks_with_acknowledgements = bool(acknowledgements)
             self._is_asking = True
+        if acknowledgements:  # The leader answers to them when it has items, or at the end of the wait.
+            wait_s = min(wait_s, LONGEST_WAIT_S)
         results = self._member.fetch_by(self._channel.fetch, wait_s, acknowledgements)
         if self._member.has_refused:
             self._loop.call_soon(self._start_settling)

@@ -332,6 +332,21 @@ def test_an_interrupted_close_waits_only_briefly_for_a_leader_that_is_silent(
     other.close()
 
 
+def test_no_lease_is_renewed_after_a_close(queue: Queue, leaders: WatchedLeaders) -> None:
+    """The leader would keep the program for a member of the group."""
+    other: Queue = pickle.loads(pickle.dumps(queue))
+    get_all(queue, 4)
+    lose_lease(queue, 0)
+    leaders.gate.clear()
+    renewed = queue._here.loop.submit(queue._here.reader._renew())
+    wait_until(lambda: bool(leaders.alone), ENOUGH_S, "the renewal is on its way")
+    queue._here.loop.run(queue._here.reader.end())
+    queue._here.loop.call_soon(leaders.gate.set)
+    renewed.result(ENOUGH_S)
+    assert leaders.alone == [4]
+    other.close()
+
+
 def test_close_ends_though_a_leader_takes_no_acknowledgements(
     queue: Queue, leaders: WatchedLeaders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,8 +6,9 @@ import os
 import pickle
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,15 @@ from rayka.actors.channel.frames import HEADER, encode
 from rayka.actors.channel.requests import ShareFetched, encode_value
 from rayka.actors.share.waiters import GroupPartition
 from rayka.client.cluster import Cluster
+from rayka.errors import ErrorCode
 from rayka.queue import Queue
 from rayka.queue.items import loads
 from rayka.queue.waiting_reader import LeasedItem
-from rayka.share.requests import ShareFetchResult
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.storage.log.log import Log
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
+from tests.unit.queue.test_refused_acknowledgements import WatchedLeaders
 
 ENOUGH_S = 30.0
 
@@ -116,6 +119,62 @@ def test_close_does_not_wait_for_a_thread_that_waits_for_items(
     assert not waited.done()
     assert "no leader takes" not in caplog.text
     waiting.queue = pickle.loads(pickle.dumps(waiting.queue))
+
+
+def hold_ticks(waiting: Waiting) -> None:
+    """The thread gets an item, and no tick acknowledges it."""
+    waiting.queue._here.reader._ticking = True
+    waiting.queue.put("first")
+    assert got(waiting.wait())[0] == "first"
+
+
+def wait_again(waiting: Waiting, wait_s: float = ENOUGH_S) -> Future[LeasedItem | None]:
+    """The thread finishes an item, and waits for the next one: the acknowledgement goes with that request."""
+    hold_ticks(waiting)
+    waiting.task_done()
+    return waiting.wait(wait_s)
+
+
+def test_close_waits_for_a_thread_that_has_sent_acknowledgements_with_its_wait(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rayka.queue.reader._LAST_S", 0.05)
+    other: Queue = pickle.loads(pickle.dumps(waiting.queue))
+    wait_again(waiting)
+    wait_until(waiting.is_at_leader, ENOUGH_S, "the thread waits")
+    waiting.queue.close()
+    assert other.lag() == 0
+    assert "no leader takes" not in caplog.text
+    waiting.queue = other
+
+
+def test_a_wait_that_takes_acknowledgements_along_lasts_as_long_as_it_should(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.queue.waiting_reader.LONGEST_WAIT_S", 0.05)
+    item = wait_again(waiting)
+    with pytest.raises(TimeoutError):
+        item.result(0.5)
+    waiting.queue.put("second")
+    assert got(item)[0] == "second"
+
+
+def test_acknowledgements_that_come_back_to_a_thread_that_waits_no_longer_are_sent_again(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = waiting.queue._here
+    leaders = here.broker.share_leaders
+
+    class Moving(WatchedLeaders):
+        async def fetch(self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]) -> Any:
+            if params.has_room and any(one.acknowledgement_batches for one in partitions):
+                here.reader._ticking = False
+                return 0, [ShareFetchResult(acknowledge_error=ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+            return await leaders.fetch(params, partitions)
+
+    monkeypatch.setattr(here.broker, "share_leaders", Moving(leaders))
+    assert wait_again(waiting, 0.0).result(ENOUGH_S) is None
+    wait_until(lambda: waiting.queue.lag() == 0, ENOUGH_S, "it is done")
 
 
 def test_a_thread_whose_turn_comes_after_the_end_gets_nothing(waiting: Waiting) -> None:
