@@ -68,10 +68,11 @@ def deleted_meanwhile(read: Iterable[OffsetRange], bounds: Bounds) -> Iterator[D
         bound, lost, code = bounds.get(each.topic_partition), each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if bound is not None and each.is_same_topic(bound):
             code = ErrorCode.OFFSET_OUT_OF_RANGE
-            lost = each.between(each.start_offset, min(bound.start_offset, each.end_offset))
+            left_from = min(max(each.start_offset, bound.start_offset), each.end_offset)
+            lost = each.between(each.start_offset, left_from)
         elif bound is not None:
             code = ErrorCode.UNKNOWN_TOPIC_ID
-        if len(lost) > 0:
+        if len(lost):
             reason = f"offsets {lost.start_offset} to {lost.end_offset - 1} were deleted while they were read"
             yield DataLoss(lost, code, reason, is_certain=code is ErrorCode.OFFSET_OUT_OF_RANGE)
 

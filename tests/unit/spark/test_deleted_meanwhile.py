@@ -48,7 +48,10 @@ def impatient(monkeypatch):
 
 
 def test_nothing_is_reported_where_nothing_was_deleted(tmp_path):
-    assert Stream(tmp_path, Topic((3, 9), (4, 4))).process() == [[]]
+    topic = Topic((3, 9), (4, 4))
+    assert Stream(tmp_path, topic).process() == [[]]
+    topic.bounds = [(3, 20), (4, 5)]
+    assert Stream(tmp_path, topic).process() == [[]]
 
 
 @pytest.mark.parametrize(("start", "last"), [(300, 299), (700, 499)])
