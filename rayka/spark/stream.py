@@ -99,6 +99,8 @@ class TopicStream(Closing):
         bounds = believed_bounds(self._batches)
         while not self._stopping.is_set() and (progress := self._process_next(bounds)) is not None:
             done.append(progress)
+            if progress.losses:  # else a topic that is gone would be planned again, as a new one
+                bounds = believed_bounds(self._batches)
         return done
 
     def run(self, interval_s: float = 1.0) -> None:

@@ -71,6 +71,12 @@ def test_a_batch_that_fails_as_records_were_deleted_runs_again_without_them(tmp_
     assert stream.given == [(0, [(0, 0, 500), (1, 0, 10)]), (0, [(0, 300, 500), (1, 0, 10)])]
 
 
+def test_a_partition_that_was_deleted_in_a_batch_is_not_planned_again(tmp_path):
+    stream = Stream(tmp_path, Topic((0, 5), (0, 5)), [(0, 5)], RuntimeError("a task failed"))
+    assert stream.process() == [["t-1: the partition was deleted; it had been read up to offset 0"]]
+    assert stream.given == [(0, [(0, 0, 5), (1, 0, 5)]), (0, [(0, 0, 5)])]
+
+
 def test_a_batch_that_fails_for_another_reason_fails_the_stream(tmp_path):
     with pytest.raises(RuntimeError, match="a task failed"):
         Stream(tmp_path, Topic((0, 5)), error=RuntimeError("a task failed")).process()
