@@ -66,6 +66,11 @@ def test_keys_choose_the_partition_as_in_kafka(spark, cluster, topic):
     assert {written[number] for number in range(200, 300)} == {0, 1, 2}
 
 
+def test_rows_without_a_key_are_spread_also_where_each_task_has_one(spark, cluster, topic):
+    write_topic(spark.range(0, 12, 1, 12).selectExpr("cast(id as string) as value"), topic, transactional_id=topic)
+    assert Counter(row.partition for row in read_topic(spark, topic).collect()) == {0: 4, 1: 4, 2: 4}
+
+
 def test_a_batch_that_comes_again_after_its_commit_is_recognised(spark, cluster, topic, other_topic, tmp_path):
     """The driver died after the transaction and before the checkpoint."""
     fill(cluster, topic, 300)
