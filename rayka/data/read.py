@@ -23,6 +23,7 @@ from rayka.client.joined import RayCluster, node_ids
 from rayka.data.pieces import even_pieces
 from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.ranges.plan import OffsetRange, Positions, plan_ranges, split
+from rayka.storage.columns.read import SCHEMA, require_columns
 from rayka.types import IsolationLevel
 
 _CHEAPEST_COLUMN = "partition"
@@ -55,6 +56,7 @@ def read_topic(
     A read of topics that are compacted fails if the worker of a read task dies: the task could find fewer records.
     Raises UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE, INVALID_REQUEST.
     """
+    require_columns(columns)
     ray_cluster = RayCluster.here(namespace)
     cluster = ray_cluster.join()
     offsets = TopicOffsets(cluster.admin(), topics, pattern, isolation_of(read_committed))
@@ -160,8 +162,6 @@ class SplitRead:
     isolation: IsolationLevel
 
     def __call__(self) -> Iterator[pa.Table]:
-        from rayka.storage.columns.read import SCHEMA
-
         if self.offsets is None:
             yield pa.schema([SCHEMA.field(name) for name in self.columns]).empty_table()
             return

@@ -111,12 +111,19 @@ def test_batches_are_mapped_and_written_to_another_topic(cluster, topic):
     assert all(len(found) == 1 for found in partitions.values())
 
 
-def test_a_column_that_is_not_there_is_named(cluster, topic):
+def test_a_column_that_is_not_there_is_named(cluster, topic, tmp_path):
     with pytest.raises(Exception, match="no column price"):
         write_topic(ray.data.from_items([{"value": "a"}]), topic, value="price")
     with pytest.raises(RaykaError) as refused:
         read_topic("no-such-topic")
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for columns in (("price",), ("value", "value")):
+        with pytest.raises(RaykaError) as refused:
+            read_topic(topic, columns=columns)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+        with pytest.raises(RaykaError) as refused:
+            iter_topic(topic, checkpoint=tmp_path, columns=columns)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
 def test_a_leader_is_killed_in_the_middle_of_a_read(cluster, topic, tmp_path):
