@@ -131,10 +131,11 @@ class TopicStream(Closing):
         _log(batch, losses)
         try:
             self._give(batch)
-        except Exception as error:
+        except Exception:
             if not self._batches.deleted_since(batch):
                 raise
-            logger.warning("batch %d runs again without records that were deleted meanwhile: %s", batch.batch_id, error)
+            message = "batch %d runs again without records that were deleted meanwhile"
+            logger.warning(message, batch.batch_id, exc_info=True)
             return self._process_next(believed_bounds(self._batches))
         deleted = self._batches.deleted_since(batch)
         _log(batch, deleted)
