@@ -102,8 +102,10 @@ def by_partition(rows: DataFrame, partition_count: int) -> DataFrame:
         rows = rows.mapInArrow(PartitionChooser(partition_count), StructType([*fields, _PARTITION]))
     elif "partition" not in rows.columns:
         rows = rows.withColumn("partition", F.lit(None).cast("int"))
-    number = F.spark_partition_id() + F.monotonically_increasing_id()  # an id begins at a multiple of 2**33
-    turn = F.pmod(number, F.lit(partition_count)).cast("int")
+    row = F.monotonically_increasing_id().bitwiseAND(
+        F.lit(2**33 - 1)
+    )  # its number within the task; above is the task's
+    turn = F.pmod(F.spark_partition_id() + row, F.lit(partition_count)).cast("int")
     placed = rows.withColumn("partition", F.coalesce("partition", turn))
     return placed.repartition(partition_count, "partition")
 
