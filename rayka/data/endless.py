@@ -19,7 +19,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.batches import MicroBatches, OnDataLoss, StreamSettings
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
 from rayka.ranges.plan import OffsetRange, Positions
-from rayka.storage.columns.read import SCHEMA
+from rayka.storage.columns.read import SCHEMA, require_columns
 from rayka.storage.files import RealFiles
 
 logger = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ def iter_topic(
     Iteration ends after `idle_timeout_s` without new records, or when the iterator is closed. `on_data_loss` is as for
     `rayka.spark.stream_topic`; a block that only reports a loss is empty.
     """
+    require_columns(columns)
     ray_cluster = RayCluster.here(namespace)
     offsets = TopicOffsets(ray_cluster.join().admin(), topics, pattern, isolation_of(read_committed))
     reader = ray_cluster.reader(columns, offsets.isolation, on_data_loss)

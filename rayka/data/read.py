@@ -1,7 +1,7 @@
 """A topic as a Ray Data dataset.
 
-Each split is a read task that maps the tables which the partition actor publishes. Columns that the pipeline does
-not use are not read (Ray Data pushes a projection down).
+Each split is a read task that copies its records out of the tables which the partition actor publishes. Columns that
+the pipeline does not use are not read (Ray Data pushes a projection down).
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from rayka.client.cluster import Cluster
 from rayka.client.consumer.range_reader import COLUMNS
 from rayka.client.consumer.topic_offsets import TopicOffsets, isolation_of
 from rayka.client.joined import RayCluster, node_ids
+from rayka.data.pieces import even_pieces
+from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.ranges.plan import OffsetRange, Positions, plan_ranges, split
+from rayka.storage.columns.read import SCHEMA, require_columns
 from rayka.types import IsolationLevel
 
 _CHEAPEST_COLUMN = "partition"
@@ -50,17 +53,21 @@ def read_topic(
 
     `starting` and `ending` are as for `rayka.spark.read_topic`, and are fixed when this returns: a dataset that is
     executed again has the same records. `min_splits` asks for more and smaller read tasks than there are partitions.
+    A read of topics that are compacted fails if the worker of a read task dies: the task could find fewer records.
     Raises UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE, INVALID_REQUEST.
     """
+    require_columns(columns)
     ray_cluster = RayCluster.here(namespace)
     cluster = ray_cluster.join()
     offsets = TopicOffsets(cluster.admin(), topics, pattern, isolation_of(read_committed))
     splits = split(plan_ranges(offsets.topic_ids(), offsets.list_offsets, starting, ending), min_splits or 1)
     by_node = _by_node(cluster, splits)
+    once = {"max_retries": 0} if _may_lose_records(cluster, {each.topic for each in splits}) else None
     parts = [
         ray.data.read_datasource(
             TopicDatasource(ray_cluster, each, tuple(columns), offsets.isolation),
             override_num_blocks=max(len(each), 1),
+            ray_remote_args=once,
             label_selector={_NODE_LABEL: node_id} if len(by_node) > 1 else None,
             fallback_strategy=_ANYWHERE if len(by_node) > 1 else None,
         )
@@ -82,6 +89,13 @@ def _by_node(cluster: Cluster, splits: Sequence[OffsetRange]) -> dict[str, list[
     for each in splits:
         found.setdefault(nodes.get(leaders[each.topic, each.partition], here), []).append(each)
     return found or {here: []}
+
+
+def _may_lose_records(cluster: Cluster, topics: Iterable[str]) -> bool:
+    """Whether compaction can remove records in the middle of a split between two runs of its task."""
+    name, admin = "cleanup.policy", cluster.admin()
+    policies = [admin.describe_configs(ConfigResource(ResourceType.TOPIC, topic), [name])[name] for topic in topics]
+    return any("compact" in (policy.value or "") for policy in policies)
 
 
 def _limit_blocks(context: ray.data.DataContext) -> None:
@@ -140,7 +154,7 @@ class TopicDatasource(Datasource):
 
 @dataclass(frozen=True, slots=True)
 class SplitRead:
-    """A read task's function: yields a block for each table of its range."""
+    """A read task's function: yields its range in pieces that are the same in every run (see `pieces`)."""
 
     ray_cluster: RayCluster
     offsets: OffsetRange | None
@@ -148,12 +162,9 @@ class SplitRead:
     isolation: IsolationLevel
 
     def __call__(self) -> Iterator[pa.Table]:
-        from rayka.storage.columns.read import SCHEMA
-
-        schema = pa.schema([SCHEMA.field(name) for name in self.columns])
         if self.offsets is None:
-            yield schema.empty_table()
+            yield pa.schema([SCHEMA.field(name) for name in self.columns]).empty_table()
             return
         columns = self.columns or (_CHEAPEST_COLUMN,)
-        for records in self.ray_cluster.reader(columns, self.isolation).read(self.offsets):
-            yield pa.Table.from_batches([records.batch])
+        batches = (each.batch for each in self.ray_cluster.reader(columns, self.isolation).read(self.offsets))
+        yield from even_pieces(batches, pa.schema([SCHEMA.field(name) for name in columns]))

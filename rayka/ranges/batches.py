@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
-from rayka.ranges.losses import Bounds, DataLoss, logged, lost_beginnings, survivors
+from rayka.ranges.losses import Bounds, DataLoss, deleted_meanwhile, logged, lost_beginnings, survivors
 from rayka.ranges.plan import OffsetRange, Positions, TopicIds, log_bounds, plan_ranges
 from rayka.types import TopicPartition
 
@@ -113,6 +113,15 @@ class MicroBatches:
         if not self.losses and not any(map(len, fitting)):
             return None
         return self._plan(PlannedBatch(0 if last is None else last.batch_id + 1, fitting))
+
+    def deleted_since(self, batch: PlannedBatch) -> tuple[DataLoss, ...]:
+        """What was deleted of a batch since it was planned, and may not have been read.
+
+        A stream that skips nothing fails where it reads, so it loses nothing.
+        """
+        if self._settings.on_data_loss == "fail":
+            return ()
+        return tuple(deleted_meanwhile(batch.ranges, self.bounds()))
 
     def commit(self, batch: PlannedBatch) -> None:
         """The batch is done."""

@@ -62,6 +62,21 @@ def lost_beginnings(known: Iterable[OffsetRange], bounds: Bounds) -> Iterator[Da
             yield DataLoss(bound.between(0, bound.start_offset), ErrorCode.OFFSET_OUT_OF_RANGE, reason, is_certain=True)
 
 
+def deleted_meanwhile(read: Iterable[OffsetRange], bounds: Bounds) -> Iterator[DataLoss]:
+    """What was deleted of ranges while they were read. Nobody knows which of these records were read before."""
+    for each in read:
+        bound, lost, code = bounds.get(each.topic_partition), each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if bound is not None and each.is_same_topic(bound):
+            code = ErrorCode.OFFSET_OUT_OF_RANGE
+            left_from = min(max(each.start_offset, bound.start_offset), each.end_offset)
+            lost = each.between(each.start_offset, left_from)
+        elif bound is not None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+        if len(lost):
+            reason = f"offsets {lost.start_offset} to {lost.end_offset - 1} were deleted while they were read"
+            yield DataLoss(lost, code, reason, is_certain=code is ErrorCode.OFFSET_OUT_OF_RANGE)
+
+
 def _survivor(planned: OffsetRange, bound: OffsetRange | None) -> tuple[OffsetRange | None, list[DataLoss]]:
     if bound is None:
         reason = f"the partition was deleted; it had been read up to offset {planned.start_offset}"

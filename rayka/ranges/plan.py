@@ -127,6 +127,7 @@ def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 def _resolve(
     bounds: Mapping[TopicPartition, OffsetRange], positions: Positions, list_offsets: ListOffsets, nearest: bool
 ) -> dict[TopicPartition, int]:
+    _require_known(bounds, positions)
     offsets: dict[TopicPartition, int] = {}
     times: dict[TopicPartition, Timestamp] = {}
     for each, bound in bounds.items():
@@ -135,6 +136,9 @@ def _resolve(
                 offsets[each] = bound.start_offset
             case "latest" | OffsetSpec.LATEST:
                 offsets[each] = bound.end_offset
+            case datetime() as time if time.utcoffset() is None:
+                message = f"{time!r} has no time zone: use datetime.datetime(..., tzinfo=datetime.UTC) or a Timestamp"
+                raise RaykaError(ErrorCode.INVALID_REQUEST, message)
             case datetime() as time:
                 times[each] = Timestamp(-(-since_epoch(time) // MILLISECOND))
             case Timestamp() as time:
@@ -168,6 +172,16 @@ def _offsets_at(
 def since_epoch(time: datetime) -> timedelta:
     """Exactly; as a float of milliseconds it would be rounded, in some years to a later one."""
     return time.astimezone(UTC) - _EPOCH
+
+
+def _require_known(bounds: Mapping[TopicPartition, OffsetRange], positions: Positions) -> None:
+    """Raises INVALID_REQUEST for the position of a partition that is not read: its name may be wrong."""
+    if isinstance(positions, Mapping):
+        given = [TopicPartition(topic, partition) for topic, each in positions.items() for partition in each]
+        unknown = [str(each) for each in given if each not in bounds]
+        if unknown:
+            message = f"a position is given for {', '.join(unknown)}, but only {', '.join(map(str, bounds))} are read"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, message)
 
 
 def _position(positions: Positions, partition: TopicPartition) -> Any:

@@ -43,7 +43,8 @@ class Progress:
     """The result of one batch.
 
     `offsets` is the number of offsets that it read, `behind` the number after it. With `on_data_loss="skip"`, `losses`
-    names records that were lost before the stream had read them.
+    names records that were lost before the stream had read them, and those that were deleted while the batch ran: it
+    may have read some of these.
     """
 
     batch_id: int
@@ -98,6 +99,8 @@ class TopicStream(Closing):
         bounds = believed_bounds(self._batches)
         while not self._stopping.is_set() and (progress := self._process_next(bounds)) is not None:
             done.append(progress)
+            if progress.losses:  # else a topic that is gone would be planned again, as a new one
+                bounds = believed_bounds(self._batches)
         return done
 
     def run(self, interval_s: float = 1.0) -> None:
@@ -125,10 +128,19 @@ class TopicStream(Closing):
         if batch is None:
             return None
         losses = self._batches.losses
-        for loss in losses:
-            logger.warning("batch %d: %s", batch.batch_id, loss)
-        self._give(batch)
+        _log(batch, losses)
+        try:
+            self._give(batch)
+        except Exception:
+            if not self._batches.deleted_since(batch):
+                raise
+            message = "batch %d runs again without records that were deleted meanwhile"
+            logger.warning(message, batch.batch_id, exc_info=True)
+            return self._process_next(believed_bounds(self._batches))
+        deleted = self._batches.deleted_since(batch)
+        _log(batch, deleted)
         self._batches.commit(batch)
+        losses = (*losses, *deleted)
         offsets, duration_s = sum(map(len, batch.ranges)), time.monotonic() - started_s
         progress = Progress(batch.batch_id, offsets, behind(batch, bounds), duration_s, batch.ranges, losses)
         self.progress.append(progress)
@@ -142,6 +154,11 @@ class TopicStream(Closing):
                 self._sink(self._frames.read(self._spark, batch.ranges), batch.batch_id)
         finally:
             self._used_sinks.update(running.sinks)
+
+
+def _log(batch: PlannedBatch, losses: Iterable[DataLoss]) -> None:
+    for loss in losses:
+        logger.warning("batch %d: %s", batch.batch_id, loss)
 
 
 def stream_topic(

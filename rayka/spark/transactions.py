@@ -102,7 +102,10 @@ def by_partition(rows: DataFrame, partition_count: int) -> DataFrame:
         rows = rows.mapInArrow(PartitionChooser(partition_count), StructType([*fields, _PARTITION]))
     elif "partition" not in rows.columns:
         rows = rows.withColumn("partition", F.lit(None).cast("int"))
-    turn = F.pmod(F.monotonically_increasing_id(), F.lit(partition_count)).cast("int")
+    row = F.monotonically_increasing_id().bitwiseAND(
+        F.lit(2**33 - 1)
+    )  # its number within the task; above is the task's
+    turn = F.pmod(F.spark_partition_id() + row, F.lit(partition_count)).cast("int")
     placed = rows.withColumn("partition", F.coalesce("partition", turn))
     return placed.repartition(partition_count, "partition")
 

@@ -9,11 +9,14 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import BinaryType, NullType, StringType
 
 from rayka.client.joined import RayCluster
 from rayka.client.producer.tables import COLUMNS
+from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.sessions import ray_cluster_of
 
+_OF_BYTES = ("key", "value")
 _CASTS = {"value": "binary", "key": "binary", "timestamp": "timestamp", "partition": "int"}
 
 
@@ -34,7 +37,7 @@ def write_topic(
     Each argument is the name of a column of the DataFrame, or an expression. By default the columns `value`, `key`,
     `partition`, `timestamp` and `headers` are used if they exist. Without a `value` a row is sent as JSON of all
     columns. Without a `partition` the key chooses the partition, as in Kafka. `producer` are settings of the producer,
-    for example compression_type.
+    for example compression_type. Keys and values are bytes or text; of another type raises INVALID_REQUEST.
 
     A task that Spark repeats sends its rows again: at least once. With a `transactional_id` all rows are written in one
     transaction: each row once, or none if this raises an error (after REQUEST_TIMED_OUT the transaction may have been
@@ -54,8 +57,14 @@ def records_of(df: DataFrame, **given: str | Column | None) -> DataFrame:
     """The columns of records that `write_topic` sends, from its arguments."""
     chosen = {name: _column(df, name, column) for name, column in given.items()}
     if chosen["value"] is None:
-        chosen["value"] = F.to_json(F.struct(*df.columns))
-    return df.select(*[_cast(name, chosen[name]) for name in COLUMNS if chosen[name] is not None])
+        chosen["value"] = F.to_json(F.struct(*map(_quoted, df.columns)))
+    columns = {name: chosen[name] for name in COLUMNS}
+    rows = df.select(*[column.alias(name) for name, column in columns.items() if column is not None])
+    for each in rows.schema:
+        if each.name in _OF_BYTES and not isinstance(each.dataType, (BinaryType, StringType, NullType)):
+            message = f"Column {each.name} must have bytes or text, not {each.dataType.simpleString()}: cast it"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, message)
+    return rows.select(*[_cast(name, rows[name]) for name in rows.columns])
 
 
 def count_of(rows: DataFrame, writer: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> int:
@@ -68,6 +77,11 @@ def _column(df: DataFrame, name: str, given: str | Column | None) -> Column | No
     if given is None:
         return df[name] if name in df.columns else None
     return df[given] if isinstance(given, str) else given
+
+
+def _quoted(name: str) -> str:
+    """The name of a column, which may have dots, as Spark's SQL has it."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def _cast(name: str, column: Any) -> Column:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import signal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -110,12 +111,19 @@ def test_batches_are_mapped_and_written_to_another_topic(cluster, topic):
     assert all(len(found) == 1 for found in partitions.values())
 
 
-def test_a_column_that_is_not_there_is_named(cluster, topic):
+def test_a_column_that_is_not_there_is_named(cluster, topic, tmp_path):
     with pytest.raises(Exception, match="no column price"):
         write_topic(ray.data.from_items([{"value": "a"}]), topic, value="price")
     with pytest.raises(RaykaError) as refused:
         read_topic("no-such-topic")
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for columns in (("price",), ("value", "value")):
+        with pytest.raises(RaykaError) as refused:
+            read_topic(topic, columns=columns)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+        with pytest.raises(RaykaError) as refused:
+            iter_topic(topic, checkpoint=tmp_path, columns=columns)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
 def test_a_leader_is_killed_in_the_middle_of_a_read(cluster, topic, tmp_path):
@@ -138,6 +146,57 @@ def test_a_leader_is_killed_in_the_middle_of_a_read(cluster, topic, tmp_path):
     assert sum(row["rows"] for row in sums) == LARGE_COUNT
     assert sum(row["offsets"] for row in sums) == 3 * sum(range(LARGE_COUNT // 3))
     assert tables_given(cluster, topic, partition) > 0, "the range had been read before the kill"
+
+
+def test_a_worker_of_a_read_is_killed_after_it_has_given_blocks(cluster, tmp_path):
+    """Ray keeps the blocks that it has and runs the task again, to which a new leader gives tables cut elsewhere."""
+    cluster.admin().create_topic("worker-killed", 1)
+    with cluster.producer() as producer:
+        producer.send_many("worker-killed", [os.urandom(index % 173 * 12) for index in range(LARGE_COUNT)])
+    columns = ("value", "partition", "offset")
+    read_topic("worker-killed", columns=columns, starting={"worker-killed": {0: 9}}).materialize()
+    gate, killed = Gate(tmp_path), tmp_path / "killed"
+    pass_on = gate.waiting()
+
+    def die_once(batch: pa.Table) -> pa.Table:
+        if batch["offset"][-1].as_py() >= LARGE_COUNT // 2:
+            (batch,) = pass_on([batch])
+            if not killed.exists():
+                killed.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return batch
+
+    dataset = read_topic("worker-killed", columns=columns).map_batches(
+        die_once, batch_format="pyarrow", batch_size=None
+    )
+    blocks = iter(dataset.iter_batches(batch_size=None, batch_format="pyarrow"))
+    offsets = next(blocks)["offset"].to_pylist()
+    gate.wait_for_readers()
+    kill_leader(cluster, "worker-killed", 0)
+    gate.open()
+    for block in blocks:
+        offsets += block["offset"].to_pylist()
+    assert killed.exists()
+    assert sorted(offsets) == list(range(LARGE_COUNT))
+
+
+def test_a_read_task_of_a_compacted_topic_does_not_run_again(cluster, topic, monkeypatch):
+    """The log cleaner may have removed records meanwhile, so that its blocks would be others."""
+    cluster.admin().create_topic(f"{topic}-compacted", 1, configs={"cleanup.policy": "compact"})
+    given = []
+    read_datasource = ray.data.read_datasource
+
+    def recorded(*arguments, **options):
+        given.append(options["ray_remote_args"])
+        return read_datasource(*arguments, **options)
+
+    monkeypatch.setattr(ray.data, "read_datasource", recorded)
+    fill(cluster, topic)
+    with cluster.producer() as producer:
+        producer.send(f"{topic}-compacted", b"value", key=b"key")
+    assert read_topic(topic).count() == COUNT
+    assert read_topic(f"{topic}-compacted").count() == 1
+    assert given == [None, {"max_retries": 0}]
 
 
 def test_a_read_whose_node_is_gone_goes_elsewhere(cluster, topic, monkeypatch):

@@ -225,6 +225,21 @@ def test_rows_are_written_as_json_without_a_value(spark, cluster, topic):
     assert read == {b"ann": b'{"user":"ann","n":1}', b"bob": b'{"user":"bob","n":2}'}
 
 
+def test_names_of_columns_with_dots_are_written_as_json(spark, cluster, topic):
+    assert write_topic(spark.createDataFrame([(1,)], "`a.b``c` int"), topic) == 1
+    assert [bytes(row["value"]) for row in read_topic(spark, topic).collect()] == [b'{"a.b`c":1}']
+
+
+def test_keys_and_values_are_bytes_or_text(spark, cluster, topic):
+    for column in ("key", "value"):
+        with pytest.raises(RaykaError, match=f"Column {column} must have bytes or text, not bigint") as refused:
+            write_topic(
+                spark.range(3).selectExpr("id", "cast(id as string) as text"), topic, **{"value": "text", column: "id"}
+            )
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert read_topic(spark, topic).count() == 0
+
+
 def test_writing_to_no_topic_fails(spark, cluster):
     frame = spark.createDataFrame([("ann",)], "value string")
     with pytest.raises(Exception, match=r"UNKNOWN_TOPIC_OR_PARTITION|INVALID_TOPIC"):

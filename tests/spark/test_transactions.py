@@ -14,6 +14,7 @@ from ray.util import list_named_actors
 from rayka.errors import ErrorCode, RaykaError
 from rayka.murmur2 import murmur2
 from rayka.spark import read_topic, stream_topic, topic_sink, write_topic
+from rayka.spark.transactions import by_partition
 from rayka.testing import wait_until
 from tests.spark.test_faults import executor_pid
 from tests.spark.test_stream import fill, restored, stream_in_killed_drivers
@@ -64,6 +65,15 @@ def test_keys_choose_the_partition_as_in_kafka(spark, cluster, topic):
     for number in range(100, 200):
         assert written[number] == (murmur2(b"%d" % number) & 0x7FFFFFFF) % 3
     assert {written[number] for number in range(200, 300)} == {0, 1, 2}
+
+
+def test_rows_without_a_key_are_spread_also_where_each_task_has_one(spark):
+    rows = spark.range(0, 24, 1, 24).selectExpr("cast(id as string) as value")
+    for count in (3, 4, 8):
+        spread = {
+            row["partition"]: row["count"] for row in by_partition(rows, count).groupBy("partition").count().collect()
+        }
+        assert spread == dict.fromkeys(range(count), 24 // count)
 
 
 def test_a_batch_that_comes_again_after_its_commit_is_recognised(spark, cluster, topic, other_topic, tmp_path):

@@ -109,6 +109,8 @@ class _Key(NamedTuple):
     start_offset: int
     columns: tuple[str, ...]
     isolation: IsolationLevel
+    leader_epoch: int
+    """Another leader in between may have had other records, after an unclean election."""
 
 
 class PublishedRanges:
@@ -153,7 +155,8 @@ class PublishedRanges:
         if topic_id is not None and partition.topic_id != topic_id:
             message = f"{topic_partition} has topic id {partition.topic_id}, not {topic_id}"
             raise RaykaError(ErrorCode.INCONSISTENT_TOPIC_ID, message)
-        key = _Key(partition.topic_id.bytes, topic_partition.partition, start_offset, tuple(columns), isolation)
+        number, epoch = topic_partition.partition, partition.leader_epoch
+        key = _Key(partition.topic_id.bytes, number, start_offset, tuple(columns), isolation, epoch)
         if self._remote is None or not self._is_remote(partition.log, start_offset):
             partition.log.read(start_offset, 0, _bound(partition.log, isolation), False)
         elif may_be_remote:

@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """The columns without headers, as Spark's Kafka source has them by default."""
 _RETRY_S = 0.1
+_UNHEARD_FOR_S = 15.0
+"""How long a topic that the planner of a range has seen may be missing here before it is taken for deleted: the
+metadata of this process may be behind."""
 _LOST = (
     ray.exceptions.ActorDiedError,
     ray.exceptions.ActorUnavailableError,
@@ -117,7 +120,7 @@ class RangeReader:
         self._sleep = sleep
         self._failing_since_s: float | None = None
         self._known_topics: set[str] = set()
-        """Only of a topic that was in the metadata does its absence mean that it was deleted."""
+        """Topics that were in the metadata of this process: their absence means that they were deleted."""
 
     def read(self, offsets: OffsetRange) -> Iterator[RangeRecords]:
         """The records of the range, in order, in batches of up to some tens of MB.
@@ -205,13 +208,18 @@ class RangeReader:
         self._failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s
         left = offsets.between(position, offsets.end_offset)
         failing_s = now_s - self._failing_since_s
-        is_gone = offsets.topic in self._known_topics and offsets.topic not in self._broker.image.topics
-        if failing_s > UNKNOWN_FOR_S and is_gone:
+        if offsets.topic not in self._broker.image.topics and failing_s > self._absence_s(offsets):
             raise TopicDeleted(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{left}: topic {offsets.topic} was deleted")
         if failing_s > self._timeout_s:
             raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"{left}: {reason}")
         logger.warning("%s: %s; retrying", left, reason)
         self._sleep(_RETRY_S)
+
+    def _absence_s(self, offsets: OffsetRange) -> float:
+        """How long the topic may be missing from the metadata before it counts as deleted."""
+        if offsets.topic in self._known_topics:
+            return UNKNOWN_FOR_S
+        return float("inf") if offsets.topic_id == NO_TOPIC_ID else _UNHEARD_FOR_S
 
 
 def prepare_leaders(broker: Broker, namespace: str = DEFAULT_NAMESPACE) -> None:

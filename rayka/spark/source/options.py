@@ -68,6 +68,9 @@ DEFAULT_TIMEOUT_MS = 60_000
 DEFAULT_TRIGGER_DELAY_S = 15 * 60.0
 DEFAULT_RETRY_INTERVAL_MS = 1_000
 DEFAULT_FETCH_BYTES = 8 << 20
+_MOST = 2**63 - 1
+_MOST_BYTES = 2**31 - 1
+"""Kafka's protocol has 32 bits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,7 @@ def parse_options(options: Mapping[str, str], query: Query) -> SourceOptions:
         poll_timeout_ms=given.positive("kafkaConsumer.pollTimeoutMs") or timeout_ms,
         offset_retries=given.number("fetchOffset.numRetries"),
         retry_interval_ms=given.positive("fetchOffset.retryIntervalMs") or DEFAULT_RETRY_INTERVAL_MS,
-        fetch_bytes=given.positive("kafka.max.partition.fetch.bytes") or DEFAULT_FETCH_BYTES,
+        fetch_bytes=given.positive("kafka.max.partition.fetch.bytes", _MOST_BYTES) or DEFAULT_FETCH_BYTES,
     )
 
 
@@ -170,15 +173,15 @@ class _Options:
             raise invalid(f"Option {name}={text!r} is not valid: use {' or '.join(values)}")
         return None if text is None else by_name[text.lower()]
 
-    def positive(self, name: str) -> int | None:
-        """A number from 1."""
-        return self.number(name, 1)
+    def positive(self, name: str, most: int = _MOST) -> int | None:
+        """A number from 1 to `most`."""
+        return self.number(name, 1, most)
 
-    def number(self, name: str, least: int = 0) -> int | None:
-        """A number from `least`."""
+    def number(self, name: str, least: int = 0, most: int = _MOST) -> int | None:
+        """A number from `least` to `most`."""
         text = self.text(name)
-        if text is not None and not (is_number(text) and int(text) >= least):
-            raise invalid(f"Option {name}={text!r} is not valid: use a number from {least}")
+        if text is not None and not (is_number(text) and least <= int(text) <= most):
+            raise invalid(f"Option {name}={text!r} is not valid: use a number from {least} to {most}")
         return None if text is None else int(text)
 
     def duration_s(self, name: str) -> float | None:

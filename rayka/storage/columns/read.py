@@ -170,8 +170,7 @@ class ColumnsReader:
         Raises INVALID_REQUEST for an unknown or repeated column.
         """
         self._most_bytes = most_bytes
-        if len(set(columns)) < len(columns):
-            raise RaykaError(ErrorCode.INVALID_REQUEST, f"A column comes twice: {', '.join(columns)}")
+        require_columns(columns)
         self._names, self._copy = columns, copy
         self._columns = [_new_column(name, allocate, copy) for name in columns]
         self._constant = [column for column in self._columns if isinstance(column, ConstantColumn)]
@@ -331,6 +330,16 @@ class ColumnsReader:
         return done
 
 
+def require_columns(names: Sequence[str]) -> None:
+    """Raises INVALID_REQUEST for a column that there is not, or that is there twice."""
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown:
+        message = f"Unknown column: {', '.join(unknown)} (there are {', '.join(COLUMNS)})"
+        raise RaykaError(ErrorCode.INVALID_REQUEST, message)
+    if len(set(names)) < len(names):
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"A column comes twice: {', '.join(names)}")
+
+
 @functools.lru_cache
 def _schema(names: tuple[str, ...], copy: bool) -> pa.Schema:
     """That of these columns, unless one holds 2 GiB or more."""
@@ -353,11 +362,7 @@ _NEW_COLUMN: Mapping[str, Callable[[Allocate], Column]] = {
 def _new_column(name: str, allocate: Allocate, copy: bool) -> Column:
     if name == "value" and not copy:
         return ValueViewsColumn(allocate)
-    try:
-        return _NEW_COLUMN[name](allocate)
-    except KeyError:
-        message = f"Unknown column: {name} (there are {', '.join(COLUMNS)})"
-        raise RaykaError(ErrorCode.INVALID_REQUEST, message) from None
+    return _NEW_COLUMN[name](allocate)
 
 
 def _count_whole(

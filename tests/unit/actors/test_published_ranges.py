@@ -106,6 +106,21 @@ def test_readers_of_a_range_share_its_tables(published):
     asyncio.run(check())
 
 
+def test_what_an_unclean_election_has_replaced_is_not_read(published):
+    async def check():
+        await published.read()
+        published.partition.resign()
+        published.log.truncate_to(100)
+        published.partition.become_leader(2)
+        for _ in range(10):
+            append(published.log, *[b"another"] * BATCH_RECORDS)
+        published.partition.advance_high_watermark()
+        values = [value for table in await published.read() for value in table.column("value").to_pylist()]
+        assert values[99:] == [b"value 99", *[b"another"] * 100]
+
+    asyncio.run(check())
+
+
 def test_the_cache_is_bounded_in_bytes(published):
     async def check():
         await published.read()

@@ -192,6 +192,17 @@ def test_a_topic_that_was_deleted_is_an_error_within_seconds():
     assert 2 <= reading.now_s < 3
 
 
+def test_a_topic_that_was_deleted_before_its_range_was_read_is_an_error_within_seconds():
+    """This process has not seen it, but whoever planned the range has."""
+    reading = Reading(ScriptedLeaders())
+    reading.image.topics.clear()
+    reading.image.partition = lambda _: None
+    with pytest.raises(TopicDeleted, match="topic t was deleted") as failure:
+        list(reading.read())
+    assert failure.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert reading.now_s < 16
+
+
 @pytest.mark.parametrize("heard_s", [1, 10])
 def test_a_topic_that_this_process_has_yet_to_hear_of_is_waited_for(heard_s):
     """It was not deleted."""

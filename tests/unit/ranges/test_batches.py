@@ -239,3 +239,13 @@ def test_a_stream_whose_only_topic_is_gone_has_a_last_batch_that_says_so(tmp_pat
 def test_a_bad_answer_to_data_loss_is_refused():
     with pytest.raises(RaykaError, match="on_data_loss must be"):
         StreamSettings(on_data_loss="ignore")
+
+
+def test_a_topic_that_was_created_again_while_a_batch_was_read_is_noticed(tmp_path):
+    topic = Topic((0, 10))
+    with Stream(tmp_path, topic, on_data_loss="skip") as stream:
+        batch = stream.next()
+        topic.recreate((0, 20))
+        assert [(loss.code, len(loss.offsets)) for loss in stream.batches.deleted_since(batch)] == [
+            (ErrorCode.UNKNOWN_TOPIC_ID, 10)
+        ]

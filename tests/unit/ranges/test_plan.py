@@ -67,6 +67,9 @@ def test_a_time_is_exact_to_the_millisecond():
     ("starting", "code", "message"),
     [
         ({"t": {0: 2}}, ErrorCode.OFFSET_OUT_OF_RANGE, "t-0 has no offset 2: it has 3 to 100"),
+        ({"t": {0: 5, 3: 5}}, ErrorCode.INVALID_REQUEST, "a position is given for t-3, but only t-0 are read"),
+        ({"t": {0: 5}, "u": {1: 5}}, ErrorCode.INVALID_REQUEST, "a position is given for u-1"),
+        (datetime.datetime(2026, 1, 1), ErrorCode.INVALID_REQUEST, "has no time zone"),
         ({"t": {}}, ErrorCode.INVALID_REQUEST, "no position is given for t-0"),
         (5, ErrorCode.INVALID_REQUEST, "an offset needs its partition"),
         ("soon", ErrorCode.INVALID_REQUEST, "'soon' is not valid"),

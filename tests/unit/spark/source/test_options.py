@@ -122,6 +122,7 @@ def test_waiting_and_retries():
             "-1 is not milliseconds since 1970",
         ),
         ("batch", {"subscribe": "a", "minPartitions": "0"}, "use a number from 1"),
+        ("batch", {"subscribe": "a", "kafka.max.partition.fetch.bytes": "2147483648"}, "a number from 1 to 2147483647"),
         ("batch", {"subscribe": "a", "failOnDataLoss": "maybe"}, "use true or false"),
         ("batch", {"subscribe": "a", "maxOffsetsPerTrigger": "5"}, "it is one of streaming queries only"),
         ("streaming", {"subscribe": "a", "endingOffsets": "latest"}, "it is one of batch queries only"),
