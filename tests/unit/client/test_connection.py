@@ -69,7 +69,8 @@ def test_a_client_names_where_ray_did_not_answer(nowhere, monkeypatch):
 
 
 def test_settings_without_effect_are_named(monkeypatch, capsys):
-    monkeypatch.setattr(connection, "start", lambda *given, **more: SimpleNamespace(stop=lambda: None))
+    started = SimpleNamespace(stop=lambda: None, loop=SimpleNamespace(is_in_fork=False))
+    monkeypatch.setattr(connection, "start", lambda *given, **more: started)
     with rayka.start(configs={"num.partition": "3", "num.partitions": "3"}):
         pass
     assert capsys.readouterr().err == (
