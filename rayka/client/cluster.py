@@ -303,9 +303,9 @@ class Cluster(Unpicklable):
 
     async def _close_asynchronous(self) -> None:
         """If this is interrupted, it goes on, and the next call waits for its end."""
-        clients, self._clients = list(self._clients), WeakSet()
-        closing = self._connection.loop.loop.create_task(self._close_together(clients))
-        self._closing.add(closing)
+        closing = self._connection.loop.loop.create_task(self._close_together(list(self._clients)))
+        self._closing.add(closing)  # first: another thread looks at both
+        self._clients = WeakSet()
         closing.add_done_callback(self._closing.discard)
         await asyncio.wait(set(self._closing))
 

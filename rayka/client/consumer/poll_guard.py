@@ -105,6 +105,10 @@ class PollGuard:
     def __init__(self) -> None:
         self._polls: list[Poll] = []
 
+    def has_one_beside(self, poll: Poll) -> bool:
+        """Whether a poll is under way that this one may run beside."""
+        return any(other.is_under_way and poll.may_run_beside(other) for other in self._polls)
+
     def begin(self, poll: AnyPoll) -> AnyPoll:
         """The poll is under way from now on. Raises INVALID_REQUEST if another is, unless both may be.
 

@@ -74,13 +74,19 @@ class GroupConsumer(Consumer):
     def unsubscribe(self) -> None:
         """See `AsyncGroupConsumer.unsubscribe`."""
         with self._only_user():
-            self._leave(self._core.config.default_api_timeout_ms)
+            self._core.require_may_leave()
+            try:
+                self._leave(self._core.config.default_api_timeout_ms)
+            except BaseException:
+                self._core.stop_leaving()
+                raise
 
     def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:
         """See `AsyncGroupConsumer.close`."""
         if self._loop.is_closed:
             return
         try:
+            self._core.require_may_leave()
             self._leave(timeout_ms)
         finally:
             self._loop.run(self._core.stop())
@@ -98,7 +104,6 @@ class GroupConsumer(Consumer):
         return event
 
     def _leave(self, timeout_ms: float) -> None:
-        self._core.require_may_leave()
         deadline_s, failure = time.monotonic() + timeout_ms / 1000, None
         while (callback := self._loop.run(self._core.next_leave_event(deadline_s))) is not None:
             try:

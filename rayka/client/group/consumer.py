@@ -8,6 +8,7 @@ are returned during a step.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import re
 import socket
@@ -24,7 +25,7 @@ from rayka.client.consumer.sequence import BLOCK_RECORDS, ConsumerRecords
 from rayka.client.group.commits import Commits
 from rayka.client.group.committing import CommittingConsumer
 from rayka.client.group.coordinator import GroupCalls, GroupMetadata
-from rayka.client.group.member import LOOK_AGAIN_S, GroupMember, Listener, RebalanceCallback
+from rayka.client.group.member import LOOK_AGAIN_S, RUNS, GroupMember, Listener, RebalanceCallback
 from rayka.client.group.membership import ActionKind, Membership
 from rayka.client.group.settings import CONSUMER_PROTOCOL, GroupConsumerConfig
 from rayka.client.group.subscription import Identity, Subscription, subscription_of
@@ -140,8 +141,16 @@ class AsyncGroupConsumer(CommittingConsumer):
         await self._assign(wanted)
 
     async def unsubscribe(self) -> None:
-        """Give up all partitions and leave the group; first commit, if commits are automatic."""
-        await self._leave(self.config.default_api_timeout_ms)
+        """Give up all partitions and leave the group; first commit, if commits are automatic.
+
+        If it is cancelled, or interrupted, polls do the rest.
+        """
+        self.require_may_leave()
+        try:
+            await self._leave(self.config.default_api_timeout_ms)
+        except BaseException:
+            self.stop_leaving()
+            raise
 
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
@@ -154,14 +163,26 @@ class AsyncGroupConsumer(CommittingConsumer):
         return await super().poll(timeout_ms, max_records)
 
     def begin_poll(self, poll: AnyPoll) -> AnyPoll:
-        """As `AsyncConsumer.begin_poll`; a callback of the poll that is under way gets an error of its own."""
-        self._member.require_no_callback()
+        """As `AsyncConsumer.begin_poll`; a callback of the poll that is under way gets an error of its own.
+
+        An iteration beside that of another task waits for the end of its callback.
+        """
+        self._member.require_no_callback(may_wait=self._poll_guard.has_one_beside(poll))
         return super().begin_poll(poll)
 
     def require_may_leave(self) -> None:
         """Raises INVALID_REQUEST while a callback runs, which would wait for its own end. From any thread."""
         if not self._is_closed:
             self._member.require_no_callback()
+
+    def stop_leaving(self) -> None:
+        """Let polls do the rest. From any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so that nothing polls
+            self.home.call_soon_threadsafe(self._stop_leaving)
+
+    def _stop_leaving(self) -> None:
+        self._is_leaving = False
+        self._fetcher.wake()
 
     async def take(self, take: Callable[[], Polled | None], timeout_ms: float) -> Polled | None:
         """As `AsyncConsumer.take`."""
@@ -184,6 +205,7 @@ class AsyncGroupConsumer(CommittingConsumer):
         A static member keeps its partitions: it may come back within the group's session timeout.
         """
         try:
+            self.require_may_leave()
             await self._leave(timeout_ms)
         finally:
             await self.stop()
@@ -288,7 +310,6 @@ class AsyncGroupConsumer(CommittingConsumer):
 
     async def _leave(self, timeout_ms: float) -> None:
         """A callback that fails does not keep the member from leaving."""
-        self.require_may_leave()
         deadline_s, failure = time.monotonic() + timeout_ms / 1000, None
         while (callback := await self.next_leave_event(deadline_s)) is not None:
             try:
@@ -299,17 +320,21 @@ class AsyncGroupConsumer(CommittingConsumer):
             raise failure
 
     async def _run_callback(self, callback: RebalanceCallback) -> None:
-        run = object()
+        outer, run = RUNS.get(), object()
         try:
+            RUNS.set((*outer, run))
             callback.runs += [run]
             if callback.runs[0] is run:
                 waiting = callback.listener(callback.partitions)
                 if inspect.isawaitable(waiting):
                     await waiting
         finally:
-            if callback.runs[:1] == [run]:
-                callback.has_ended = True
-                await self.callback_done(callback)
+            try:
+                if callback.runs[:1] == [run]:
+                    callback.has_ended = True
+                    await self.callback_done(callback)
+            finally:
+                RUNS.set(outer)
 
     async def _wait_until(self, deadline_s: float | None) -> bool:
         """Wait for news, or for the next commit or look; False if the deadline has come."""

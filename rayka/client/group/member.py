@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -21,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.1
 """How often a topic is looked for that the coordinator knows already and this process does not."""
+
+RUNS: ContextVar[tuple[object, ...]] = ContextVar("RUNS", default=())
+"""Of the callbacks, of any consumer, in which the running task is, or was begun: what was added to their `runs`."""
 
 Listener: TypeAlias = Callable[[list[TopicPartition]], Awaitable[None] | None]
 """Takes the partitions that were assigned, are to be given up, or are lost."""
@@ -138,10 +142,10 @@ class GroupMember:
                 self._action_task = asyncio.get_running_loop().create_task(self._carry_out(action))
         return self._callback
 
-    def require_no_callback(self) -> None:
-        """Raises INVALID_REQUEST while the program runs a callback. From any thread."""
+    def require_no_callback(self, *, may_wait: bool = False) -> None:
+        """Raises INVALID_REQUEST while the program runs a callback; with `may_wait` only within it. From any thread."""
         callback = self._callback
-        if callback is not None and callback.is_running:
+        if callback is not None and callback.is_running and not (may_wait and callback.runs[0] not in RUNS.get()):
             reason = "a poll within it would wait for the callback itself, any other can follow it"
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"A rebalance callback runs: {reason}")
 

@@ -185,9 +185,10 @@ class AsyncConsumerConnector(Unpicklable, AsyncClosing):
         await (self.shutdown() if raised[0] is None else self.leave())
 
     def finish(self, reader: object) -> None:
-        """The thread or task that read streams has processed their last records."""
-        for member in tuple(self._members):
-            member.finish(reader)
+        """The thread or task that read streams has processed their last records, unless `leave` was called before."""
+        if not self._is_shut_down:
+            for member in tuple(self._members):
+                member.finish(reader)
 
     @at_home
     async def leave(self) -> None:

@@ -13,6 +13,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection
+from tests.unit.client.grouped import write
 from tests.unit.client.test_direct_sends import in_a_fork
 from tests.unit.client.test_group_consumer import SETTINGS, broker_config, cluster, share, until
 from tests.unit.client.test_loop import interrupted_when
@@ -104,3 +105,28 @@ def test_a_second_close_waits_for_the_streams_that_an_interrupted_one_had_begun_
     connection.loop.call_soon(connection.loop.loop.call_later, 0.2, may_end.set)
     cluster._close_clients()
     assert cluster.admin().describe_group("g").members == ()
+
+
+def test_a_record_that_does_not_count_as_read_when_streams_are_left_does_not_when_that_is_interrupted(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program has failed with it, and then closes the cluster."""
+    write(cluster, 1)
+    connector, has_begun, may_end = cluster.consumer_connector("g", **SETTINGS), threading.Event(), asyncio.Event()
+    (stream,) = connector.create_message_streams({"events": 1})["events"]
+    (member,) = connector._core._members
+    before_revoke = member.before_revoke
+
+    async def commit_late(partitions: Sequence[TopicPartition]) -> None:
+        has_begun.set()
+        await may_end.wait()
+        await before_revoke(partitions)
+
+    assert next(stream).offset == 0
+    monkeypatch.setattr(member, "before_revoke", commit_late)
+    with interrupted_when(has_begun):
+        connector.leave()
+    connection.loop.call_soon(connection.loop.loop.call_later, 0.2, may_end.set)
+    cluster._close_clients()
+    committed = cluster.consumer("g", **SETTINGS).committed(("events", 0))
+    assert committed is None or committed.offset == 0

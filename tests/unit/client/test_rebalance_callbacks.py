@@ -21,6 +21,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection
+from tests.unit.client.grouped import write
 from tests.unit.client.interrupts import interrupted_at
 from tests.unit.client.test_group_consumer import SETTINGS, broker_config, cluster, share, until
 
@@ -228,6 +229,93 @@ def test_a_task_that_is_cancelled_within_a_callback_is_not_in_the_way(
             assert consumer._membership.state in (MembershipState.ACKNOWLEDGING, MembershipState.STABLE)
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_task_may_begin_to_iterate_while_the_callback_of_another_one_runs(cluster: Cluster) -> None:
+    """It may have processed a record meanwhile. In a callback, or a task of it, it would wait for itself."""
+    refused: list[ErrorCode] = []
+
+    async def main() -> None:
+        async with cluster.async_consumer("g", **SETTINGS) as consumer, cluster.async_consumer("h") as other:
+            has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+            async def read() -> object:
+                return await anext(consumer)
+
+            async def on_assigned(_: list[TopicPartition]) -> None:
+                await other.subscribe(["events"], on_assigned=lambda _: None)
+                while len(await other.assignment()) < 4:
+                    await other.poll(10)
+                for awaited in (read(), asyncio.create_task(read())):
+                    with pytest.raises(RaykaError, match="A rebalance callback runs") as refusal:
+                        await awaited
+                    refused.append(refusal.value.code)
+                has_begun.set()
+                await may_end.wait()
+
+            await consumer.subscribe(["events"], on_assigned=on_assigned)
+            first = asyncio.create_task(read())
+            await has_begun.wait()
+            second = asyncio.create_task(read())
+            with pytest.raises(RaykaError, match="A rebalance callback runs"):
+                await consumer.poll()
+            while consumer._fetcher._polls_waiting < 1:
+                await asyncio.sleep(0.001)
+            may_end.set()
+            await asyncio.to_thread(write, cluster, 8)
+            await asyncio.wait_for(asyncio.gather(first, second), 20)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert refused == [ErrorCode.INVALID_REQUEST] * 2
+
+
+def test_after_an_unsubscribe_that_was_cancelled_in_a_callback_polls_go_on(cluster: Cluster) -> None:
+    """Also one that was under way."""
+
+    async def main() -> None:
+        async with cluster.async_consumer("g", enable_auto_commit=False, **SETTINGS) as consumer:
+            is_slow = asyncio.Event()
+
+            async def on_revoked(_: list[TopicPartition]) -> None:
+                if not is_slow.is_set():
+                    is_slow.set()
+                    await asyncio.Event().wait()
+
+            await consumer.subscribe(["events"], on_revoked=on_revoked)
+            while len(await consumer.assignment()) < 4:
+                await consumer.poll(10)
+            polling = asyncio.create_task(consumer.poll(60_000))
+            while not is_waiting(consumer):
+                await asyncio.sleep(0.001)
+            leaving = asyncio.create_task(consumer.unsubscribe())
+            await is_slow.wait()
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+            consumer.wakeup()
+            with pytest.raises(WakeupError):
+                await asyncio.wait_for(polling, 20)
+            await consumer.subscribe(["events"])
+            while len(await consumer.assignment()) < 4:
+                await consumer.poll(10)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # Ctrl-C came before it was given to the loop
+def test_after_an_unsubscribe_that_was_interrupted_anywhere_polls_go_on(cluster: Cluster) -> None:
+    calls: list[int] = []
+    consumer = subscribed(cluster, lambda partitions: calls.append(len(partitions)))
+    for place in itertools.count():
+        calls.clear()
+        was_interrupted = interrupted_at(place, ("rayka.client.group", "rayka.client.loop"), consumer.unsubscribe)
+        consumer.subscribe(["events"], on_revoked=lambda partitions: calls.append(len(partitions)))
+        until(share(consumer), consumer)
+        until(lambda: consumer._core._membership.state is MembershipState.STABLE, consumer)
+        assert calls in ([4], []), place  # none where it had not begun
+        if not was_interrupted:
+            break
+    assert place > 10
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # Ctrl-C came before it was given to the loop
