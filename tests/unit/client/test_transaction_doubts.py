@@ -12,6 +12,7 @@ from rayka.client.producer.blocking import Producer
 from rayka.client.producer.producer import AsyncProducer
 from rayka.coordinator.clock import Now
 from rayka.coordinator.request import Request
+from rayka.coordinator.transactions.metadata import MAX_EPOCH, TransactionMetadata
 from rayka.coordinator.transactions.records import TransactionRecord
 from rayka.coordinator.transactions.requests import EndTxnRequest
 from rayka.coordinator.transactions.steps import TransactionMarkers
@@ -117,8 +118,13 @@ def abort_by_timeout(connection: LocalConnection) -> None:
     connection.loop.run(expire())
 
 
-def test_a_producer_goes_on_after_a_commit_that_came_too_late(cluster: Cluster, connection: LocalConnection) -> None:
+@pytest.mark.parametrize("epoch", [0, MAX_EPOCH - 2])
+def test_a_producer_goes_on_after_a_commit_that_came_too_late(
+    cluster: Cluster, connection: LocalConnection, epoch: int
+) -> None:
     """It gets the error of one that was replaced (KAFKA-20785), but nobody has replaced it."""
+    before = TransactionMetadata(7, epoch, 60_000, connection.broker.now_ms())
+    connection.broker.transactions.core.replay(TransactionRecord("t", before))
     with cluster.producer(transactional_id="t") as producer:
         producer.begin_transaction()
         producer.send("events", b"late").get(30)
