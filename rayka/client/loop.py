@@ -170,7 +170,7 @@ class _Run(Generic[T]):
             del error, task  # the traceback of an error has this frame
 
     def cancel(self) -> None:
-        """Cancel it, from any thread, whether or not the loop has got it."""
+        """Cancel it, from any thread, whether or not the loop has got it. What the loop has got begins before that."""
         if not self._is_handed_over or self._loop.is_closed():
             self._coroutine.close()
             return
@@ -179,7 +179,7 @@ class _Run(Generic[T]):
 
     def _cancel(self) -> None:
         if self._task is not None:
-            self._task.cancel()
+            self._loop.call_soon(self._task.cancel)  # a task that is cancelled sooner never begins
 
 
 class LoopThread:

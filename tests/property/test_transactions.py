@@ -33,7 +33,7 @@ from rayka.coordinator.transactions.requests import (
 )
 from rayka.coordinator.transactions.settings import TransactionSettings
 from rayka.coordinator.transactions.spec import TRANSACTIONS
-from rayka.coordinator.transactions.state import ONGOING
+from rayka.coordinator.transactions.state import ONGOING, TransactionState
 from rayka.coordinator.transactions.steps import TransactionMarkers
 from rayka.errors import ErrorCode
 from rayka.storage.format.batch import read_header
@@ -320,7 +320,7 @@ class Transactions(RuleBasedStateMachine):
             producer.sequences = {}
 
     def request_comes_again(self, data: Any) -> None:
-        """One of another producer or epoch than the present changes nothing."""
+        """One of another producer or epoch than the present changes nothing, except that it may give it a new id."""
         before = self.core.transactions.get(ID)
         if self.version < 2 or not self.sent or before is None:
             return
@@ -330,8 +330,9 @@ class Transactions(RuleBasedStateMachine):
         may_init = isinstance(request, InitProducerIdRequest) and (
             request.producer_id == NO_PRODUCER_ID or before.state is not ONGOING
         )
-        if not is_present and not may_init:
-            assert self.core.transactions[ID] == before
+        after = self.core.transactions[ID]
+        if not is_present and not may_init and not is_rotated(before, request, after):
+            assert after == before
 
     # -- what happens beside --------------------------------------------------------------------
 
@@ -404,6 +405,16 @@ class Transactions(RuleBasedStateMachine):
         assert all(transaction.state.is_idle for transaction in self.core.transactions.values())
         assert not any(partition.undecided for partition in self.partitions.values())
         assert all(partition.producers.first_unstable_offset is None for partition in self.partitions.values())
+
+
+def is_rotated(before: TransactionMetadata, request: Any, after: TransactionMetadata) -> bool:
+    """The producer of the last epoch, whose transaction the coordinator has aborted, gets an id for the next one."""
+    is_abort = isinstance(request, EndTxnRequest) and not request.is_committed
+    last = (before.producer_id, before.producer_epoch - 1)
+    if not is_abort or before.producer_epoch != MAX_EPOCH or (request.producer_id, request.producer_epoch) != last:
+        return False
+    states = before.state, after.state
+    return states == (TransactionState.COMPLETE_ABORT, TransactionState.PREPARE_ABORT) and not after.partitions
 
 
 TestTransactions = Transactions.TestCase

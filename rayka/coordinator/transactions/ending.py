@@ -75,7 +75,7 @@ def _check_producer(metadata: TransactionMetadata, request: EndTxnRequest, repea
         is_valid = repeat.of_epoch
     else:
         is_valid = any(repeat) or has_epoch
-    if not is_valid or (metadata.producer_epoch == MAX_EPOCH and not metadata.state.is_prepared):
+    if not is_valid or request.producer_epoch == MAX_EPOCH:
         raise RaykaError(ErrorCode.PRODUCER_FENCED)
 
 
@@ -83,11 +83,11 @@ def _begins_when_idle(metadata: TransactionMetadata, request: EndTxnRequest, *, 
     """No transaction is open: a repeat gets the answer again, and with version 2 an abort of nothing is allowed.
 
     What looks like the repeat of a commit after an abort is the first one, too late: the coordinator has aborted the
-    transaction itself (KAFKA-20785).
+    transaction itself (KAFKA-20785). If that has used up the epochs, the abort that follows gives a new producer id.
     """
     has_outcome = metadata.state is _OUTCOMES[request.is_committed]
     if has_outcome and (is_repeat or not _has_epoch_bump(request)):
-        return False
+        return metadata.producer_epoch == MAX_EPOCH
     if _has_epoch_bump(request) and not is_repeat and not request.is_committed:
         return True
     if is_repeat and request.is_committed:

@@ -133,7 +133,7 @@ class TransactionMetadata:
         self, *, is_committed: bool, transaction_version: int, next_producer_id: int, now_ms: int
     ) -> TransactionMetadata:
         """Commit or abort, as the client asked. `next_producer_id` is -1 unless the epochs of this id are used up."""
-        bumps = transaction_version >= FIRST_WITH_EPOCH_BUMP
+        bumps = transaction_version >= FIRST_WITH_EPOCH_BUMP and self.producer_epoch < MAX_EPOCH
         return self._move(
             PREPARE_COMMIT if is_committed else PREPARE_ABORT,
             producer_epoch=self.producer_epoch + 1 if bumps else self.producer_epoch,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.client.loop import _Run
 from rayka.client.producer.blocking import Producer
 from rayka.client.producer.producer import AsyncProducer
 from rayka.coordinator.clock import Now
 from rayka.coordinator.request import Request
+from rayka.coordinator.transactions.metadata import MAX_EPOCH, TransactionMetadata
 from rayka.coordinator.transactions.records import TransactionRecord
 from rayka.coordinator.transactions.requests import EndTxnRequest
 from rayka.coordinator.transactions.steps import TransactionMarkers
@@ -117,8 +120,13 @@ def abort_by_timeout(connection: LocalConnection) -> None:
     connection.loop.run(expire())
 
 
-def test_a_producer_goes_on_after_a_commit_that_came_too_late(cluster: Cluster, connection: LocalConnection) -> None:
+@pytest.mark.parametrize("epoch", [0, MAX_EPOCH - 2])
+def test_a_producer_goes_on_after_a_commit_that_came_too_late(
+    cluster: Cluster, connection: LocalConnection, epoch: int
+) -> None:
     """It gets the error of one that was replaced (KAFKA-20785), but nobody has replaced it."""
+    before = TransactionMetadata(7, epoch, 60_000, connection.broker.now_ms())
+    connection.broker.transactions.core.replay(TransactionRecord("t", before))
     with cluster.producer(transactional_id="t") as producer:
         producer.begin_transaction()
         producer.send("events", b"late").get(30)
@@ -217,4 +225,31 @@ def test_offsets_that_are_interrupted_before_they_are_sent_are_not_left_out_eith
             await assert_can_only_be_aborted(producer)
 
     connection.loop.run(main())
+    assert committed(cluster) == []
+
+
+def test_offsets_that_are_interrupted_while_the_client_is_busy_are_not_left_out_either(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes before the client's thread has begun with them."""
+    SlowGroups(connection, monkeypatch)
+    is_free, wait_for = threading.Event(), _Run.result
+    interrupts = iter([KeyboardInterrupt])
+
+    def result(run: _Run[Any]) -> Any:
+        for interrupt in interrupts:
+            raise interrupt
+        is_free.set()
+        return wait_for(run)
+
+    with cluster.producer(transactional_id="t") as producer:
+        producer.begin_transaction()
+        producer.send("events", b"a").get(30)
+        connection.loop.call_soon(is_free.wait)
+        monkeypatch.setattr(_Run, "result", result)
+        with pytest.raises(KeyboardInterrupt):
+            producer.send_offsets({TopicPartition("events", 0): 1}, "g")
+        with pytest.raises(RaykaError, match="send_offsets was interrupted"):
+            producer.commit_transaction()
+        producer.abort_transaction()
     assert committed(cluster) == []

@@ -73,7 +73,7 @@ REPEATS = False
         (ROTATED, (8, LAST), FENCED, FENCED),
         (dataclasses.replace(OLD_COMMITTED, producer_epoch=0), (7, LAST), FENCED, FENCED),
         (dataclasses.replace(ROTATED, producer_epoch=1), (7, LAST), OTHER_ID, OTHER_ID),
-        (TIMED_OUT, (7, LAST), FENCED, FENCED),
+        (TIMED_OUT, (7, LAST), FENCED, BEGINS),  # an abort of nothing, which gives it a new id (KAFKA-20090)
         (TIMED_OUT, (7, MAX_EPOCH), FENCED, FENCED),
     ],
 )
