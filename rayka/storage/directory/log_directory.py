@@ -435,7 +435,8 @@ class LogDirectory:
         for log in logs:
             log.close(now_ms)
         self.checkpoint(logs)
-        self._boot.write(self.partitions, self._logs, was_clean=self._was_clean, is_clean=True)
+        in_doubt = self._logs if self._was_clean else self.partitions
+        self._boot.write_at_clean_stop(in_doubt, [log.topic_partition for log in self._open(logs)])
         self._files.write_file(self._file(CLEAN_SHUTDOWN_FILE), _CLEAN_SHUTDOWN, sync=True)
         self._files.close(self._lock)
 
