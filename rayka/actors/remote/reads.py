@@ -108,8 +108,13 @@ class RemoteReads:
                 if size > 0 or not reads:
                     reads[index] = asyncio.ensure_future(self._read(request, result, size, fetch.isolation, not reads))
                 left -= size
-        await asyncio.wait(reads.values(), timeout=self._broker.config["remote.fetch.max.wait.ms"] / 1000)
-        done([_settled(result, reads.get(index), fetch.isolation) for index, result in enumerate(results)])
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._broker.config["remote.fetch.max.wait.ms"] / 1000
+        await asyncio.wait(reads.values(), timeout=until - clock())
+        found = [_settled(result, reads.get(index), fetch.isolation) for index, result in enumerate(results)]
+        if not any(result.records or result.error for result in found):  # the reader asks again at once
+            await asyncio.sleep(until - clock())
+        done(found)
 
     async def _read(
         self, request: FetchPartition, result: FetchResult, max_bytes: int, isolation: IsolationLevel, is_first: bool

@@ -67,6 +67,8 @@ class RemoteRecords:
         try:
             records, aborted = await self._reads.read(self._partition, read.offset, max_bytes, read.isolation)
             self._cached = read, FetchResult(0, records=records, aborted_transactions=aborted)
+            if records is None:  # the store ends with a gap, and members may not see yet what follows
+                await asyncio.sleep(_PAUSE_S)
         except RaykaError as error:
             logger.warning("cannot read %s at %d: %s", self._partition.topic_partition, read.offset, error)
             if may_pass(error.code) or error.code is ErrorCode.OFFSET_OUT_OF_RANGE:  # below a start that moves on

@@ -2,8 +2,8 @@
 
 After a stop that was not clean everything that a write took is still there as long as the kernel runs. The file is
 written when recovery is done; it names the partitions that were found but not opened, which still need it. It is
-written again at a clean stop, whose marker does not hold for those that were not opened since a stop that was not
-clean.
+written again at a clean stop, whose marker does not hold for those that were opened and not closed, or not opened since
+a stop that was not clean.
 
 After a flush that failed the kernel shows bytes as written that are not on the device, and no later flush writes them.
 After an append that the device refused the file system may have given them up altogether. A note behind the id says so:
@@ -60,21 +60,19 @@ class BootRecord:
         self.is_flush_failed = is_same_boot and has_failed
         self.is_same_boot = is_same_boot and not has_failed
 
-    def write(
-        self,
-        found: Iterable[TopicPartition],
-        opened: Iterable[TopicPartition],
-        *,
-        was_clean: bool,
-        is_clean: bool = False,
-    ) -> None:
-        """From now on every partition but those that were never opened is as the last writes left it.
-
-        At a clean stop (`is_clean`) every other one is on the device.
-        """
-        if not was_clean and (is_clean or not self.is_same_boot):
+    def write(self, found: Iterable[TopicPartition], opened: Iterable[TopicPartition], *, was_clean: bool) -> None:
+        """From now on every partition but those that were never opened is as the last writes left it."""
+        if not was_clean and not self.is_same_boot:
             self.unrecovered = set(map(str, found))
-        self.unrecovered -= set(map(str, opened))
+        self._write_without(opened)
+
+    def write_at_clean_stop(self, in_doubt: Iterable[TopicPartition], closed: Iterable[TopicPartition]) -> None:
+        """Those that are closed are on the device. Of those in doubt nobody knows."""
+        self.unrecovered |= set(map(str, in_doubt))
+        self._write_without(closed)
+
+    def _write_without(self, recovered: Iterable[TopicPartition]) -> None:
+        self.unrecovered -= set(map(str, recovered))
         with self._lock:
             is_flush_failed = self._has_failed_now or (self.is_flush_failed and bool(self.unrecovered))
             self._write(is_flush_failed=is_flush_failed, sync=True)

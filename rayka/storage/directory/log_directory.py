@@ -254,7 +254,7 @@ class LogDirectory:
     def _keep_log_start(self, topic_partition: TopicPartition) -> None:
         """Write the log start offset beside the segments, so that deleted records do not come back with them.
 
-        On a full disk they may: the directory has to go aside nevertheless.
+        On a full disk they may, and where the directory is another user's: it has to go aside nevertheless.
         """
         log = self._logs.get(topic_partition)
         offset = self._log_start_offsets.get(topic_partition, 0) if log is None else log.log_start_offset
@@ -262,23 +262,31 @@ class LogDirectory:
         try:
             checkpoints.write_offsets(self._files, path, {topic_partition: offset})
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if error.errno not in NO_SPACE and not isinstance(error, PermissionError):
                 raise
-            self._files.remove_if_present(path)
+            with contextlib.suppress(PermissionError):
+                self._files.remove_if_present(path)
 
     def _bring_back(self, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> None:
         """Take back files that were set aside, if the metadata knows their topic again. Their last stop is unknown."""
         name = stray_name(topic_partition, topic_id)
         if topic_id is not None and topic_partition not in self.partitions and name in self.strays:
-            self._cleaned_offsets[topic_partition] = 0  # it may have been compacted: then offsets are missing
-            self._write_offsets(CLEANED_OFFSETS_FILE)
-            kept = checkpoints.read_offsets(self._files, self._file(os.path.join(name, LOG_START_OFFSETS_FILE)))
-            self._log_start_offsets[topic_partition] = kept.get(topic_partition, 0)
-            self._write_offsets(LOG_START_OFFSETS_FILE)
-            self._files.rename(self._file(name), self._file(str(topic_partition)))
+            try:
+                self._take_back(name, topic_partition)
+            except OSError:
+                self._forget(topic_partition)  # another topic may get the name before this one is tried again
+                raise
             self.strays.remove(name)
             self.partitions[topic_partition] = topic_id
             self._boot.unrecovered.add(str(topic_partition))
+
+    def _take_back(self, name: str, topic_partition: TopicPartition) -> None:
+        self._cleaned_offsets[topic_partition] = 0  # it may have been compacted: then offsets are missing
+        self._write_offsets(CLEANED_OFFSETS_FILE)
+        kept = checkpoints.read_offsets(self._files, self._file(os.path.join(name, LOG_START_OFFSETS_FILE)))
+        self._log_start_offsets[topic_partition] = kept.get(topic_partition, 0)
+        self._write_offsets(LOG_START_OFFSETS_FILE)
+        self._files.rename(self._file(name), self._file(str(topic_partition)))
 
     @property
     def stray_partitions(self) -> list[str]:
@@ -427,7 +435,8 @@ class LogDirectory:
         for log in logs:
             log.close(now_ms)
         self.checkpoint(logs)
-        self._boot.write(self.partitions, self._logs, was_clean=self._was_clean, is_clean=True)
+        in_doubt = self._logs if self._was_clean else self.partitions
+        self._boot.write_at_clean_stop(in_doubt, [log.topic_partition for log in self._open(logs)])
         self._files.write_file(self._file(CLEAN_SHUTDOWN_FILE), _CLEAN_SHUTDOWN, sync=True)
         self._files.close(self._lock)
 

@@ -121,13 +121,16 @@ class LogAppends(LogState):
                     f"{size} bytes in the append to {self.topic_partition} are more than segment.bytes,"
                     f" {self.config.segment_size}",
                 )
-            self.roll(now_ms)
+            self._roll(now_ms)
         elif self._local.segments.active.size > self._next_snapshot_size:
             self._snapshot_producers()
 
     @storing
     def roll(self, now_ms: int) -> None:
         """Begin a new segment at the log end, unless the active one is empty, with a snapshot of the producers."""
+        self._roll(now_ms)
+
+    def _roll(self, now_ms: int) -> None:
         self._snapshot_producers()
         self._local.roll(now_ms)
         self._plan_snapshot()

@@ -113,7 +113,7 @@ class DirectoryStore:
     def list(self, prefix: str) -> Iterator[str]:
         """See `RemoteStore.list`; an object that is only a part counts too."""
         self._check()
-        for directory, _, names in os.walk(os.path.dirname(self._of(prefix))):
+        for directory, _, names in os.walk(os.path.dirname(self._of(prefix)), onerror=_raise_unless_gone):
             for name in sorted(names):
                 found = os.path.relpath(os.path.join(directory, name), self._path)
                 if found.startswith(prefix) and found != MARKER:
@@ -130,3 +130,9 @@ class DirectoryStore:
 
     def _of(self, name: str) -> str:
         return os.path.join(self._path, name)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """A directory that cannot be read is not empty."""
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,6 +89,22 @@ def test_a_reader_of_committed_records_is_not_led_past_an_open_transaction(tmp_p
         assert committed.aborted_transactions == (AbortedTransaction(9, 28),)
 
     run(tmp_path, check, fill)
+
+
+def test_a_reader_waits_where_nothing_is_visible_behind_the_store(tmp_path: Path) -> None:
+    """It would ask again at once, for as long as a transaction is open."""
+
+    async def check(reads: Reads) -> None:
+        leave_nothing_here(reads.tiered)
+        reads.reads._reader.read = lambda *_: RemoteRead()  # type: ignore[method-assign]
+        clock = asyncio.get_running_loop().time
+        began = clock()
+
+        (found,) = await reads.fetch(27)
+        assert (found.error, found.records) == (0, None)
+        assert clock() - began >= 0.05
+
+    run(tmp_path, check, fill, **{"remote.fetch.max.wait.ms": "50"})
 
 
 def test_records_are_found_in_the_store_that_leave_the_local_log_meanwhile(tmp_path: Path) -> None:

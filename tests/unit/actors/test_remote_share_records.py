@@ -110,3 +110,24 @@ def test_members_wait_for_a_store_that_may_answer_soon(
 
     asyncio.run(read())
     assert remote.asked == [5, 5]
+
+
+def test_members_do_not_ask_without_a_pause_where_nothing_is_visible_behind_the_store(tmp_path: Path) -> None:
+    """As behind a gap at the end of the store while a transaction is open."""
+
+    class Empty(Remote):
+        async def read(self, partition: Any, offset: int, max_bytes: int, isolation: IsolationLevel) -> Any:
+            self.asked.append(offset)
+            return None, ()
+
+    async def read() -> list[int]:
+        remote, background = Empty(tmp_path / "segment"), BackgroundTasks("test")
+        partition: Any = SimpleNamespace(topic_partition="t-0")
+        records = RemoteRecords(remote, partition, background, lambda: records.at(5, 100, COMMITTED))
+        assert records.at(5, 100, COMMITTED) is None
+        for _ in range(50):
+            await asyncio.sleep(0)
+        await background.stop()
+        return remote.asked
+
+    assert asyncio.run(read()) == [5]

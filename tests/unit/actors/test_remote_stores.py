@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 import sys
@@ -280,3 +282,22 @@ def test_another_directory_in_the_place_of_the_store_is_an_error(tmp_path: Path)
     path.rmdir()
     (tmp_path / "away").rename(path)
     store.put(NAME, [b"records"])
+
+
+def test_a_directory_that_cannot_be_listed_is_an_error_and_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing is known of a partition and the store has nothing of it, the local log becomes the whole log."""
+    store = DirectoryStore(RealFiles(), str(tmp_path / "store"))
+    store.create()
+    store.put("orders/0/segment.log", [b"records"])
+
+    def fail(path: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(OSError, match="Stale file handle"):
+        next(iter(store.list("orders/0/")), None)
+    monkeypatch.undo()
+    assert list(store.list("orders/0/")) == ["orders/0/segment.log"]
+    assert not list(store.list("orders/1/"))

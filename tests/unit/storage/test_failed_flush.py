@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -263,9 +264,14 @@ def test_a_note_that_a_read_only_file_system_does_not_take_is_logged_with_what_t
 
 
 class RefusingSystem(RealFiles):
-    """The device refuses a write, and the file system gives up what it had not written yet."""
+    """The device refuses a write or a new file, and the file system gives up what it had not written yet."""
 
     fails = False
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        if self.fails and create and path.endswith(".log"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().open(path, create=create, read_only=read_only)
 
     def write(self, descriptor: int, buffer: Buffer, position: int) -> int:
         if self.fails:
@@ -273,8 +279,9 @@ class RefusingSystem(RealFiles):
         return super().write(descriptor, buffer, position)
 
 
+@pytest.mark.parametrize("refused", ["write", "new segment"])
 def test_after_an_append_that_the_device_refused_the_next_start_checks_what_the_system_had_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     monkeypatch.setattr("rayka.storage.segments.index.WRITE_BYTES", 8)  # indexes that a start relies on
     monkeypatch.setattr("rayka.storage.log.recovery.CHECKED_BYTES", 100)
@@ -282,6 +289,8 @@ def test_after_an_append_that_the_device_refused_the_next_start_checks_what_the_
     directory, logs = start(tmp_path, files, ORDERS)
     for _ in range(6):
         append(logs[0], LONG)
+    if refused == "new segment":
+        logs[0].configure(replace(CONFIG, segment_bytes=6 * len(LONG)))
     files.fails = True
     with pytest.raises(RaykaError, match="Input/output error"):
         append(logs[0], LONG)

@@ -60,3 +60,25 @@ def test_a_clean_stop_says_nothing_of_a_partition_that_was_not_opened_since_a_ki
     directory.close([log], now_ms=NOW_MS)
     directory = start(tmp_path)
     assert open_log(directory).log_end_offset == end
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_clean_stop_says_nothing_of_a_log_that_was_let_go_of_before_it(tmp_path: Path, is_killed: bool) -> None:
+    """As where its put journals could not be read, or its files not set aside: nobody has flushed it."""
+    directory = start(tmp_path)
+    directory.close([open_log(directory)], now_ms=NOW_MS)
+    directory = start(tmp_path)
+    log = open_log(directory)
+    for _ in range(6):
+        append(log, b"x" * 5000)
+    log.release()
+    if is_killed:
+        directory.release()
+        directory = start(tmp_path)
+        open_log(directory).release()
+    directory.close([], now_ms=NOW_MS)
+    segment = tmp_path / "orders-0" / "00000000000000000000.log"
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1  # the power cut
+    segment.write_bytes(data)
+    assert open_log(start(tmp_path)).log_end_offset == 5
