@@ -74,6 +74,8 @@ DELETE = """\
 examples:
   rayka share-groups delete jobs
   rayka share-groups delete jobs mails --yes
+
+A group that a rayka.Queue reads is refused too. After its program was killed, that is so until the locks have ended.
 """
 RESET = """\
 examples:
@@ -81,8 +83,8 @@ examples:
   rayka share-groups reset-offsets jobs --topic tasks:0,2 --to-offset 1000 --execute
   rayka share-groups reset-offsets jobs --topic tasks --by-duration PT1H30M
 
-Stop the members of the group first: a group with members is refused. Records from the new start offset on are delivered
-again, also those that were acknowledged.
+Stop the members of the group first: a group with members is refused, and so is one that a rayka.Queue reads. Records
+from the new start offset on are delivered again, also those that were acknowledged.
 """
 
 
