@@ -178,6 +178,12 @@ def test_a_line_that_is_no_record_ends_with_how_many_were_written(cli: Cli) -> N
     assert len(cli.ok("consume", "stopped").lines()) == 5001
 
 
+def test_without_share_groups_there_is_a_note_and_no_output(cli: Cli) -> None:
+    for words in (("list",), ("describe",), ("describe", "--in-flight")):
+        told = cli.ok("share-groups", *words)
+        assert (told.out, told.err) == (b"", "rayka: there are no share groups\n")
+
+
 def test_produce_says_which_topic_it_has_created(cli: Cli) -> None:
     assert cli.produce("misspelt", b"a\n").err == "rayka: created topic misspelt\n"
     assert cli.produce("misspelt", b"b\n").err == ""

@@ -36,6 +36,7 @@ from rayka.cli.text.share_group_tables import (
 if TYPE_CHECKING:
     from rayka.client.kafka.share_groups import KafkaShareGroupAdmin, ShareBatch, ShareOffset
 
+_NO_GROUPS = "there are no share groups"
 EXAMPLES = """\
 examples:
   rayka share-groups list --state                      with state
@@ -108,7 +109,7 @@ def list_(target: Target, state: bool, as_json: bool) -> Exit:
         for group in groups:
             print(json.dumps({"group": group.group_id, "type": group.group_type, "state": group.group_state}))
     else:
-        print_list(list_text(groups, types=False, states=state), "there are no share groups")
+        print_list(list_text(groups, types=False, states=state), _NO_GROUPS)
     return Exit.DONE
 
 
@@ -133,12 +134,19 @@ def describe(target: Target, groups: tuple[str, ...], verbose: bool, as_json: bo
 
     with kafka(target) as cluster:
         admin = KafkaShareGroupAdmin(cluster)
-        for number, name in enumerate(groups or [group.group_id for group in admin.list_groups()]):
+        for number, name in enumerate(_named(groups or [group.group_id for group in admin.list_groups()])):
             if as_json:
                 print(json.dumps(_fields(admin, name)))
             else:
                 print(("\n" if number else "") + _text(admin, name, view, verbose=verbose))
     return Exit.DONE
+
+
+def _named(names: Sequence[str]) -> Sequence[str]:
+    """The groups to describe; says so if there are none."""
+    if not names:
+        print_list("", _NO_GROUPS)
+    return names
 
 
 def _describe_in_flight(target: Target, groups: Sequence[str], *, as_json: bool) -> Exit:
@@ -151,7 +159,7 @@ def _describe_in_flight(target: Target, groups: Sequence[str], *, as_json: bool)
     with connected(target) as connection:
         ask = AsyncAdmin(connection.broker, connection.loop.loop)
         names = groups or [group.group_id for group in connection.loop.run(ask.list_groups(types=("share",)))]
-        for number, name in enumerate(names):
+        for number, name in enumerate(_named(names)):
             rows = connection.loop.run(share_records(connection.broker, name))
             if as_json:
                 print(json.dumps({"group": name, "in_flight": [dict(zip(COLUMNS, row, strict=True)) for row in rows]}))
