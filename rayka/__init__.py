@@ -48,7 +48,9 @@ def start(
 
     for warning in BrokerConfig.parse(configs or {}).warnings():
         print(f"rayka: {warning}", file=sys.stderr)
-    return Cluster(start_connection(data_dir, listen, configs, address, namespace=namespace, dashboard=dashboard))
+    return Cluster(
+        start_connection(data_dir, listen, configs, address, namespace=namespace, dashboard=dashboard, checks_port=True)
+    )
 
 
 def connect(address: str | None = None, *, namespace: str = "rayka") -> Cluster:

@@ -16,9 +16,7 @@ def needs_extra(package: str, extra: str | None) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         if extra is not None:
-            error.add_note(
-                f"{package} needs the extra `{extra}`: pip install 'rayka[{extra}]', or '.[{extra}]' in a checkout"
-            )
+            error.add_note(f"{package} needs the extra `{extra}`: pip install '.[{extra}]' in the checkout of rayka")
         raise
 
 

@@ -106,9 +106,13 @@ def start(
     *,
     namespace: str = DEFAULT_NAMESPACE,
     dashboard: bool = False,
+    checks_port: bool = False,
 ) -> ClusterConnection:
-    """Start a broker on this machine; see `rayka.start`. Who only joins one does not import the broker."""
-    from rayka.actors.node.node import lock_data_dir, node_spec, start_node, start_ray
+    """Start a broker on this machine; see `rayka.start`. Who only joins one does not import the broker.
+
+    `checks_port`: refuse a port that is taken before Ray is started, and not after it.
+    """
+    from rayka.actors.node.node import lock_data_dir, node_spec, require_port, start_node, start_ray
 
     is_temporary = data_dir is None
     data_dir = os.path.abspath(data_dir or os.path.join(tempfile.gettempdir(), f"rayka-data-{os.getuid()}"))
@@ -118,6 +122,8 @@ def start(
     if address is not None:
         take_token()
     try:
+        if checks_port:
+            require_port(data_dir, listen, namespace)
         owns_ray = start_ray(address, data_dir, dashboard)
     except BaseException:
         os.close(lock)

@@ -209,6 +209,12 @@ class ShareLeaders(Protocol):
     async def records(self, group_id: str, topic_partition: TopicPartition) -> tuple[InFlightRecords, ...] | None:
         """What the group has in flight in a partition; None while no leader has it in memory. Never raises."""
 
+    async def is_read(self, group_id: str, topic_partition: TopicPartition) -> bool:
+        """Whether somebody reads the group at the leader of a partition, also without being a member, as a queue does.
+
+        Never raises: a leader that does not answer counts as not read from.
+        """
+
     async def give_back(
         self,
         group_id: str,

@@ -102,6 +102,7 @@ class ShareGroups:
         self._groups = broker.groups
         self._shares = broker.shares
         self._partitions = broker.partitions
+        self._leaders = broker.share_leaders
         self._room = asyncio.Semaphore(_AT_ONCE)
 
     async def heartbeat(self, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
@@ -158,6 +159,8 @@ class ShareGroups:
 
     async def alter_offsets(self, request: AlterShareGroupOffsetsRequest) -> AlterShareGroupOffsetsResponse:
         """New start offsets; the response has what became of each partition."""
+        if await self._is_read(request.group_id):
+            return AlterShareGroupOffsetsResponse(ErrorCode.NON_EMPTY_GROUP, _reads(request.group_id))
         answer = await self._groups.execute(request)
         if answer.error is not NONE or not answer.to_initialize:
             return answer
@@ -179,6 +182,8 @@ class ShareGroups:
 
     async def delete_offsets(self, request: DeleteShareGroupOffsetsRequest) -> DeleteShareGroupOffsetsResponse:
         """Delete the state of topics, or of all of them; a topic whose state could not be deleted has the error."""
+        if await self._is_read(request.group_id):
+            return DeleteShareGroupOffsetsResponse(ErrorCode.NON_EMPTY_GROUP, _reads(request.group_id))
         answer = await self._groups.execute(request)
         if answer.error is not NONE:
             return answer
@@ -194,6 +199,15 @@ class ShareGroups:
         await self._groups.execute(ShareGroupStateDeletedRequest(request.group_id, gone))
         topics = tuple(topic._replace(error=failed.get(topic.topic_id, topic.error)) for topic in answer.topics)
         return replace(answer, topics=topics)
+
+    async def _is_read(self, group_id: str) -> bool:
+        """Whether a leader has somebody who reads the group.
+
+        The group coordinator does not know of queues, which do not join. Without its state a queue would get nothing.
+        """
+        answer = await self._groups.execute(ShareGroupPartitionsRequest(group_id))
+        partitions = [TopicPartition(topic.topic_name, one) for topic in answer.topics for one in topic.partitions]
+        return any(await asyncio.gather(*(self._leaders.is_read(group_id, one) for one in partitions)))
 
     async def delete_state(self, group_id: str) -> ErrorCode:
         """Delete the state of a whole group, so that the group itself can be deleted."""
@@ -235,6 +249,13 @@ class ShareGroups:
         is_known = min(state.start_offset, state.delivery_complete_count, end_offset) >= 0
         lag = max(end_offset - state.start_offset - state.delivery_complete_count, 0) if is_known else UNKNOWN_LAG
         return SharePartitionOffset(number, state.start_offset, state.leader_epoch, lag)
+
+
+def _reads(group_id: str) -> str:
+    return (
+        f"programs read share group {group_id}, as members or with a rayka.Queue: stop them first; "
+        f"`rayka share-groups describe {group_id} --in-flight` shows who has records"
+    )
 
 
 def _by_topic(partitions: Iterable[Partition]) -> tuple[TargetPartitions, ...]:

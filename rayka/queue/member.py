@@ -287,6 +287,7 @@ class QueueMember:
             max_records=count,
             batch_size=max(1, count),
             acquire_mode=AcquireMode.RECORD_LIMIT,
+            tells_not_loaded=True,
         )
 
     def _acknowledging(self, *, renews: bool) -> ShareFetchParams:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from rayka.errors import ErrorCode
 from rayka.share.acknowledge import AcknowledgementBatch
 from rayka.share.acquire import AcquiredRecords
 from rayka.types import FileSlice, TopicPartition
@@ -24,7 +25,8 @@ class ShareFetchParams(NamedTuple):
     The request waits up to `max_wait_s` seconds until `min_bytes` can be read. Unless a leader has `min_records` that
     can be acquired, it gives none; to know, it loads the state first. A request that waits for records that come
     quickly may be answered once in `gather_s` seconds, with what has gathered. `session_id` tells the sessions of one
-    member apart, "" if it has no more than one.
+    member apart, "" if it has no more than one. A share-partition whose state can't be loaded for now has no records;
+    with `tells_not_loaded` it has the error COORDINATOR_NOT_AVAILABLE when the time is over.
     """
 
     group_id: str
@@ -39,11 +41,17 @@ class ShareFetchParams(NamedTuple):
     session_id: str = ""
     min_records: int = 0
     gather_s: float = 0.0
+    tells_not_loaded: bool = False
 
     @property
     def has_room(self) -> bool:
         """Whether it asks for any records."""
         return self.max_records > 0 and self.max_bytes > 0
+
+    def is_answer(self, result: ShareFetchResult) -> bool:
+        """Whether the request waits no longer: there are records, or an error other than that of state not loaded."""
+        is_not_loaded = self.tells_not_loaded and result.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return bool(result.acquired) or (result.error != 0 and not is_not_loaded)
 
 
 class ShareDepth(NamedTuple):

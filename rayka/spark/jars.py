@@ -32,5 +32,7 @@ def _folder(package: str) -> str:
     """Where a package is. To import RayDP would import Ray Data and pandas. Raises ModuleNotFoundError."""
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise ModuleNotFoundError(f"rayka.spark needs the package {package}: pip install 'rayka[spark]'")
+        raise ModuleNotFoundError(
+            f"rayka.spark needs the package {package}: pip install '.[spark]' in the checkout of rayka"
+        )
     return str(found.submodule_search_locations[0])

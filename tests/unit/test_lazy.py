@@ -15,7 +15,7 @@ def test_an_error_about_a_missing_package_names_the_extra(monkeypatch: pytest.Mo
     with pytest.raises(ModuleNotFoundError) as missing:
         load("session")
     (note,) = missing.value.__notes__
-    assert note.startswith("rayka.spark needs the extra `spark`: pip install 'rayka[spark]'")
+    assert note == "rayka.spark needs the extra `spark`: pip install '.[spark]' in the checkout of rayka"
 
 
 def test_spark_without_pyspark_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,4 +23,4 @@ def test_spark_without_pyspark_names_its_extra(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delitem(vars(rayka.spark), "session", raising=False)
     with pytest.raises(ModuleNotFoundError) as missing:
         _ = rayka.spark.session
-    assert "pip install 'rayka[spark]'" in missing.value.__notes__[0]
+    assert "pip install '.[spark]'" in missing.value.__notes__[0]

@@ -202,10 +202,15 @@ class DescribeShareRecords(NamedTuple):
 
 
 class DescribedShareRecords(NamedTuple):
-    """The answer; not `is_loaded`: no member of the group reads here, so that only its durable state is known."""
+    """The answer; not `is_loaded`: no member of the group reads here, so that only its durable state is known.
+
+    `is_read`: a member of the group, or a queue that reads without being one, has asked this leader for records or
+    renewed its locks within the duration of a lock.
+    """
 
     is_loaded: bool
     records: tuple[InFlightRecords, ...] = ()
+    is_read: bool = False
 
 
 class WriteTxnMarkers(NamedTuple):

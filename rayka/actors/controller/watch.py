@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 _OWN_THREADS = "rayka-"
 _RETRY_S = 0.1
 _MAX_RETRY_S = 2.0
+_ADVICE = ". If the broker was started again, start this program again: its Ray has ended"
+"""For programs. A process of the broker ends with its Ray."""
 
 
 ImageChanged = Callable[[MetadataImage, MetadataImage, frozenset[uuid.UUID]], Awaitable[None] | None]
@@ -110,6 +112,7 @@ class ImageWatch:
         self._position = Position()
         self._news = asyncio.Condition()
         self._retry_s = _RETRY_S
+        self._is_away = False
         self._background = BackgroundTasks(watcher)
 
     async def start(self) -> None:
@@ -136,7 +139,7 @@ class ImageWatch:
         try:
             changes = await call(self._controller.watch, self._watcher, self._position)
         except ray.exceptions.RayError as error:
-            logger.warning("the controller is unavailable (%s); the last metadata image stays in use", _reason(error))
+            self._log_away(error)
             await asyncio.sleep(self._retry_s)
             self._retry_s = min(2 * self._retry_s, _MAX_RETRY_S)
             has_died = isinstance(error, ray.exceptions.ActorDiedError) and isinstance(
@@ -146,7 +149,19 @@ class ImageWatch:
                 await in_daemon_thread(self._controller.find_again)  # for ever, where Ray has ended
             return
         self._retry_s = _RETRY_S
+        if self._is_away:
+            self._is_away = False
+            logger.warning("the controller is available again")
         await self.take(changes)
+
+    def _log_away(self, error: ray.exceptions.RayError) -> None:
+        """Log that the controller does not answer, once until it does."""
+        if not self._is_away:
+            self._is_away = True
+            advice = _ADVICE if self._die_after is None else ""
+            logger.warning(
+                "the controller is unavailable (%s); the last metadata image stays in use%s", _reason(error), advice
+            )
 
     async def take(self, changes: Changes) -> None:
         """Make what the controller sent the image. Raises INCONSISTENT_CLUSTER_ID, or KAFKA_STORAGE_ERROR if it is

@@ -24,7 +24,7 @@ from rayka.actors.node.gateway import GatewayActor
 from rayka.actors.node.options import actor_options
 from rayka.actors.node.port import free_port, reserve_port, runs_here
 from rayka.actors.node.ray_settings import added, ray_settings
-from rayka.actors.node.spec import CONTROLLER_NAME, DEFAULT_NAMESPACE, NodeSpec, private_dir
+from rayka.actors.node.spec import CONTROLLER_NAME, DEFAULT_NAMESPACE, NodeSpec, private_dir, socket_dir_of
 from rayka.config import BrokerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.directory.checkpoints import encode_uuid
@@ -197,6 +197,15 @@ class RunningNode:
         _stop_actors((self.controller,))
         shutil.rmtree(self.spec.socket_dir, ignore_errors=True)
         self.port.close()
+
+
+def require_port(data_dir: str, listen: str, namespace: str) -> None:
+    """Look before Ray is started whether the port is free, or held by processes of this node. Raises INVALID_CONFIG."""
+    host, port = parse_address(listen)
+    try:
+        reserve_port(host, port, lambda: runs_here(socket_dir_of(namespace, data_dir))).close()
+    except RaykaError as error:
+        raise RaykaError(error.code, f"{error.message}; choose another address with `listen`") from error
 
 
 def start_node(spec: NodeSpec) -> RunningNode:

@@ -28,6 +28,11 @@ def private_dir(key: str) -> str:
     return os.path.join(tempfile.gettempdir(), f"rayka-{os.getuid()}-{digest}")
 
 
+def socket_dir_of(namespace: str, data_dir: str) -> str:
+    """`NodeSpec.socket_dir` of the node with this data directory, an absolute path."""
+    return private_dir(f"{namespace}:{data_dir}")
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
     """One node's broker. `node_id` is Ray's; `configs` are the static settings as text.
@@ -52,7 +57,7 @@ class NodeSpec:
     @property
     def socket_dir(self) -> str:
         """Where the node's local channels listen: short, for a socket's path has at most 107 bytes."""
-        return private_dir(f"{self.namespace}:{self.data_dir}")
+        return socket_dir_of(self.namespace, self.data_dir)
 
     @property
     def usage_dir(self) -> str:

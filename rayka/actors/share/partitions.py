@@ -41,8 +41,8 @@ _FORGOTTEN_AFTER_S = 600.0
 _KEPT_S = 10.0
 """How long a share-partition is kept, once it is loaded or could not be, if nobody comes back for it."""
 _NOT_YET = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.INVALID_REQUEST})
-"""Errors of a load that a member does not get: its next fetch tries again. INVALID_REQUEST: the group coordinator has
-not initialized the state yet."""
+"""Errors of a load that a member gets as COORDINATOR_NOT_AVAILABLE, or not at all: its next fetch tries again.
+INVALID_REQUEST: the group coordinator has not initialized the state yet, or has deleted it."""
 
 
 class LastFetch(NamedTuple):
@@ -93,12 +93,21 @@ class SharePartitions:
 
     def _describe(self, request: DescribeShareRecords) -> DescribedShareRecords | RaykaError:
         leader = self._leaders.get(GroupPartition(request.group_id, request.topic_partition))
+        is_read = self._is_read(request.group_id)
         if leader is None or not leader.is_loaded:
-            return DescribedShareRecords(is_loaded=False)
+            return DescribedShareRecords(is_loaded=False, is_read=is_read)
         try:
-            return DescribedShareRecords(True, leader.describe())
+            return DescribedShareRecords(True, leader.describe(), is_read)
         except RaykaError as error:
             return error
+
+    def _is_read(self, group_id: str) -> bool:
+        """Whether a member has fetched lately. Later than a lock lasts it holds nothing, and may have been killed."""
+        members = self._members.get(group_id)
+        if not members:
+            return False
+        oldest_s = self._loop.time() - self._group_config(group_id).record_lock_duration_ms / 1000
+        return any(last_fetch.time_s > oldest_s for last_fetch in members.values())
 
     def more_bytes(self, topic_partition: TopicPartition) -> None:
         """Wake a fetch of each group that waits for records of the partition; records may gather for a while first."""
@@ -168,7 +177,8 @@ class SharePartitions:
         timeout_s = _LOAD_TIMEOUT_S if must_load else max(params.max_wait_s, 0.0)
         await asyncio.wait([asyncio.ensure_future(load) for load in loading], timeout=timeout_s)
         checked = [self._check_loaded(params.group_id, one) for one in found]
-        return [one if one.leader or not params.min_records else self._refused(params.group_id, one) for one in checked]
+        tells = params.min_records or params.tells_not_loaded
+        return [one if one.leader or not tells else self._refused(params.group_id, one) for one in checked]
 
     async def _ask_one(self, request: ReturnShareRecords | MeasureShareDepth, done: Done) -> None:
         """What concerns one share-partition, which is loaded if it is not there."""
@@ -278,7 +288,7 @@ class SharePartitions:
             results = partitions.acquire(is_last=is_last)
             if was_woken:
                 self._pass_on(found, results)
-            if is_last or any(result.error or result.acquired for result in results):
+            if is_last or any(map(params.is_answer, results)):
                 return results, False
             if request.is_wait and partitions.has_enough():
                 return results, False

@@ -130,6 +130,11 @@ class ShareRouter:
         is_loaded = isinstance(answer, DescribedShareRecords) and answer.is_loaded
         return answer.records if is_loaded else None
 
+    async def is_read(self, group_id: str, topic_partition: TopicPartition) -> bool:
+        """As `ShareLeaders.is_read`."""
+        answer = await self._ask(topic_partition, DescribeShareRecords(group_id, topic_partition))
+        return isinstance(answer, DescribedShareRecords) and answer.is_read
+
     async def give_back(
         self,
         group_id: str,
@@ -206,7 +211,7 @@ class RoutedShareFetch:
         return self._params.has_room and any(partition.is_fetched for partition in self._partitions)
 
     def _is_enough(self) -> bool:
-        return not self._may_acquire or any(result.error or result.acquired for result in self._results)
+        return not self._may_acquire or any(map(self._params.is_answer, self._results))
 
     async def _ask_in_turn(self, names: Sequence[str]) -> None:
         """Acquire what is still missing; the acknowledgements have been sent."""

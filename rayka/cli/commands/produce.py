@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Producer
 
     from rayka.cli.text.record_text import Outgoing
+    from rayka.client.kafka.cluster import KafkaCluster
+    from rayka.client.kafka.values import Metadata
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _MAX_RECORD_BYTES = 1_000_000_000  # the broker decides
@@ -32,8 +34,11 @@ examples:
 
 JSON lines may have key, value, headers, partition and timestamp (milliseconds); null is null, bytes that are
 not text are {"base64": "..."}, anything else becomes its JSON. topic and offset are ignored, other names refused.
-Records are acknowledged by all in-sync replicas (acks=all, idempotent); the command ends when all are acknowledged.
-Exit codes: 0 all records acknowledged, 1 not all, 2 wrong usage, 3 no such topic or no broker.
+Records are acknowledged by all in-sync replicas (acks=all, idempotent); the command ends when all are acknowledged. A
+line that is no record ends it too: the lines before are written, and it says how many.
+A topic that does not exist is created, and a line on standard error says so, unless the broker has
+auto.create.topics.enable=false.
+Exit codes: 0 all records acknowledged, 1 not all, 2 wrong usage, 3 no such topic and none is created, or no broker.
 """
 
 
@@ -79,7 +84,7 @@ def command(
 
     shape = Shape(key_separator, tuple(parse_pairs(header).items()), partition, as_json, same_partition)
     with _opened(file) as lines, kafka(target) as cluster:
-        metadata = cluster.metadata([topic], create=True)
+        metadata = _metadata(cluster, topic)
         if partition is not None:
             existing(metadata, TopicPartition(topic, partition))
         count = _send_all(_producer(cluster.bootstrap_servers, codec), topic, lines, shape)
@@ -94,6 +99,23 @@ def _check(key_separator: str | None, as_json: bool, same_partition: bool) -> No
         raise CliError("--same-partition needs --json", Exit.USAGE)
     if key_separator == "":
         raise CliError("--key-separator is empty", Exit.USAGE)
+
+
+def _metadata(cluster: KafkaCluster, topic: str) -> Metadata:
+    """The topic, which is created if the broker creates topics for clients; says so on standard error.
+
+    Raises UNKNOWN_TOPIC_OR_PARTITION if it does not.
+    """
+    from rayka.errors import ErrorCode, RaykaError
+
+    try:
+        return cluster.metadata([topic])
+    except RaykaError as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+    metadata = cluster.metadata([topic], create=True)
+    print(f"rayka: created topic {topic}", file=sys.stderr)
+    return metadata
 
 
 def _opened(path: str | None) -> BinaryIO:
@@ -124,22 +146,30 @@ def _producer(bootstrap_servers: str, codec: str) -> Producer:
 def _send_all(producer: Producer, topic: str, file: BinaryIO, shape: Shape) -> int:
     """Send every line and wait for the last acknowledgement; return how many. Raises CliError at the first failure."""
     from rayka.cli.progress import ProgressBar
+    from rayka.cli.tables import plural
 
     failures: list[str] = []
     count = 0
 
     def delivered(error: Any, message: Any) -> None:
+        nonlocal count
         if error is not None:
             failures.append(_failure(error, message))
+        else:
+            count += 1
 
     size = os.fstat(file.fileno()).st_size
     with ProgressBar("writing", size or None, "bytes") as progress:
-        for record, line_bytes in _records(file, shape):
-            _send(producer, topic, record, shape.partition, delivered)
-            count += 1
-            progress.add(line_bytes)
-            if failures:
-                break
+        try:
+            for record, line_bytes in _records(file, shape):
+                _send(producer, topic, record, shape.partition, delivered)
+                progress.add(line_bytes)
+                if failures:
+                    break
+        except CliError as error:
+            producer.flush()
+            written = f"{plural(count, 'record')} before it {'was' if count == 1 else 'were'} written"
+            raise CliError(f"{error.message}; {written}", error.exit_code) from None
         producer.flush()
     if failures:
         raise CliError(failures[0])

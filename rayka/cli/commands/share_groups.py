@@ -36,6 +36,7 @@ from rayka.cli.text.share_group_tables import (
 if TYPE_CHECKING:
     from rayka.client.kafka.share_groups import KafkaShareGroupAdmin, ShareBatch, ShareOffset
 
+_NO_GROUPS = "there are no share groups"
 EXAMPLES = """\
 examples:
   rayka share-groups list --state                      with state
@@ -74,6 +75,8 @@ DELETE = """\
 examples:
   rayka share-groups delete jobs
   rayka share-groups delete jobs mails --yes
+
+A group that a rayka.Queue reads is refused too. After its program was killed, that is so until the locks have ended.
 """
 RESET = """\
 examples:
@@ -81,8 +84,8 @@ examples:
   rayka share-groups reset-offsets jobs --topic tasks:0,2 --to-offset 1000 --execute
   rayka share-groups reset-offsets jobs --topic tasks --by-duration PT1H30M
 
-Stop the members of the group first: a group with members is refused. Records from the new start offset on are delivered
-again, also those that were acknowledged.
+Stop the members of the group first: a group with members is refused, and so is one that a rayka.Queue reads. Records
+from the new start offset on are delivered again, also those that were acknowledged.
 """
 
 
@@ -106,7 +109,7 @@ def list_(target: Target, state: bool, as_json: bool) -> Exit:
         for group in groups:
             print(json.dumps({"group": group.group_id, "type": group.group_type, "state": group.group_state}))
     else:
-        print_list(list_text(groups, types=False, states=state), "there are no share groups")
+        print_list(list_text(groups, types=False, states=state), _NO_GROUPS)
     return Exit.DONE
 
 
@@ -131,12 +134,19 @@ def describe(target: Target, groups: tuple[str, ...], verbose: bool, as_json: bo
 
     with kafka(target) as cluster:
         admin = KafkaShareGroupAdmin(cluster)
-        for number, name in enumerate(groups or [group.group_id for group in admin.list_groups()]):
+        for number, name in enumerate(_named(groups or [group.group_id for group in admin.list_groups()])):
             if as_json:
                 print(json.dumps(_fields(admin, name)))
             else:
                 print(("\n" if number else "") + _text(admin, name, view, verbose=verbose))
     return Exit.DONE
+
+
+def _named(names: Sequence[str]) -> Sequence[str]:
+    """The groups to describe; says so if there are none."""
+    if not names:
+        print_list("", _NO_GROUPS)
+    return names
 
 
 def _describe_in_flight(target: Target, groups: Sequence[str], *, as_json: bool) -> Exit:
@@ -149,7 +159,7 @@ def _describe_in_flight(target: Target, groups: Sequence[str], *, as_json: bool)
     with connected(target) as connection:
         ask = AsyncAdmin(connection.broker, connection.loop.loop)
         names = groups or [group.group_id for group in connection.loop.run(ask.list_groups(types=("share",)))]
-        for number, name in enumerate(names):
+        for number, name in enumerate(_named(names)):
             rows = connection.loop.run(share_records(connection.broker, name))
             if as_json:
                 print(json.dumps({"group": name, "in_flight": [dict(zip(COLUMNS, row, strict=True)) for row in rows]}))

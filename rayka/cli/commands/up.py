@@ -179,7 +179,8 @@ def check_port(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        raise CliError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        reason = f"cannot listen on {host}:{port}: {error.strerror}; choose another address with --listen"
+        raise CliError(reason) from None
 
 
 def make(data_dir: Path) -> None:

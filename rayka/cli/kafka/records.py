@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rayka.cli.exits import CliError
+from rayka.cli.kafka.outage import STATISTICS_MS, BrokerOutage
 from rayka.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -186,6 +187,8 @@ def _consumer(cluster: KafkaCluster, wanted: ReadOptions, group: str) -> Consume
             "isolation.level": wanted.isolation,
             "fetch.wait.max.ms": _FETCH_WAIT_MS,
             "fetch.queue.backoff.ms": 5,
+            "statistics.interval.ms": STATISTICS_MS,
+            "stats_cb": BrokerOutage(cluster.bootstrap_servers).note,
             "log_level": 0,
         }
     )

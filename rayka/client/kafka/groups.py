@@ -21,10 +21,7 @@ from rayka.client.kafka.values import GroupListing
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import OffsetSpec, TopicPartition
 
-_REFUSED = {
-    ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist",
-    ErrorCode.NON_EMPTY_GROUP: "the group has members; stop them first",
-}
+_IN_USE = "the group has members; stop them first"
 _OWNED_BY_MEMBERS = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH)
 
 Committed = dict[TopicPartition, tuple[int, int]]
@@ -125,8 +122,11 @@ class KafkaGroupAdmin:
 
         return self._cluster.patiently(delete)
 
-    def delete_groups(self, group_ids: Sequence[str]) -> None:
-        """Delete groups with their offsets. Raises the first error after all have been tried."""
+    def delete_groups(self, group_ids: Sequence[str], in_use: str = _IN_USE) -> None:
+        """Delete groups with their offsets. Raises the first error after all have been tried.
+
+        `in_use` says why a group is refused with NON_EMPTY_GROUP.
+        """
         from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 
         failed: dict[str, ErrorCode] = {}
@@ -141,7 +141,8 @@ class KafkaGroupAdmin:
             except RaykaError as error:
                 failed[group_id] = error.code
         if failed:
-            reasons = "; ".join(f"{group_id}: {_REFUSED.get(code, code.name)}" for group_id, code in failed.items())
+            reason = {ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist", ErrorCode.NON_EMPTY_GROUP: in_use}
+            reasons = "; ".join(f"{group_id}: {reason.get(code, code.name)}" for group_id, code in failed.items())
             raise RaykaError(next(iter(failed.values())), f"can't delete {reasons}")
 
     def _group(self, group_id: str) -> GroupDescription:

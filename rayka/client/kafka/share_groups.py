@@ -16,6 +16,10 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.types import OffsetSpec, TopicPartition
 
 SHARE = "Share"
+_IN_USE = (
+    "the group has members, or a rayka.Queue reads it; stop them first "
+    "(`rayka share-groups describe` shows them with --members, and who has records with --in-flight)"
+)
 
 
 class ShareMemberDescription(NamedTuple):
@@ -172,7 +176,7 @@ class KafkaShareGroupAdmin:
         """Delete share groups with their state. Raises the first error after all have been tried."""
         for group_id in dict.fromkeys(group_ids):
             self.describe_group(group_id)
-        self._groups.delete_groups(group_ids)
+        self._groups.delete_groups(group_ids, _IN_USE)
 
     def _targets(
         self, reset: OffsetReset, wanted: Sequence[TopicPartition], current: Mapping[TopicPartition, int | None]

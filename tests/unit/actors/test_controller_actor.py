@@ -292,7 +292,7 @@ def test_a_client_does_not_take_the_controller_of_another_ray_cluster_for_its_ow
 
 
 def test_a_client_finds_the_controller_again_after_rayka_was_stopped_and_started(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     changes = [Changes(Position("c", "first", 7), MetadataImage(version=7, cluster_id="c"), ())]
 
@@ -320,6 +320,11 @@ def test_a_client_finds_the_controller_again_after_rayka_was_stopped_and_started
         await watch.stop()
 
     run(test)
+    assert caplog.messages == [
+        "the controller is unavailable (ActorDiedError); the last metadata image stays in use. If the broker was"
+        " started again, start this program again: its Ray has ended",
+        "the controller is available again",
+    ]
 
 
 def test_an_image_that_could_not_be_taken_in_is_tried_again() -> None:

@@ -76,7 +76,8 @@ def test_a_port_in_use_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureF
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["up", "--listen", f"127.0.0.1:{port}", "--data-dir", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"rayka: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    reason = "Address already in use; choose another address with --listen"
+    assert capsys.readouterr().err == f"rayka: cannot listen on 127.0.0.1:{port}: {reason}\n"
 
 
 def test_a_data_directory_serves_one_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,6 +78,16 @@ def test_settings_without_effect_are_named(monkeypatch, capsys):
     )
 
 
+def test_a_port_that_is_taken_is_refused_before_ray_is_started(tmp_path, monkeypatch):
+    monkeypatch.setattr("rayka.actors.node.node.start_ray", lambda *_: pytest.fail("Ray was started"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        reason = f"cannot listen on {address}: Address already in use; choose another address with `listen`"
+        with pytest.raises(RaykaError, match=reason) as refused:
+            rayka.start(str(tmp_path), listen=address)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
 def test_an_address_where_nothing_listens_is_refused_before_ray_waits_for_it(nowhere, monkeypatch):
     monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray waits for a minute"))
     for where in (f"127.0.0.1:{nowhere}", "127.0.0.1:1", f"127.0.0.1:{nowhere + 65536}", None):

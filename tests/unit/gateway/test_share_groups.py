@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from rayka.actors.share.partitions import LastFetch
 from rayka.coordinator.groups.share.requests import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from rayka.coordinator.shares.requests import StateBatch, WriteShareGroupStateRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition
+from rayka.types import TopicPartition
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.asking import append, create, make, run
 from tests.unit.gateway.asking_groups import ALL_OPERATIONS, ask
@@ -220,6 +223,47 @@ def test_a_deleted_group_leaves_no_state(tmp_path: Path) -> None:
         assert [one.error_code for one in deleted.results] == [0]
         assert broker.shares.core.states == {}
         assert broker.groups.core.state.groups == {}
+
+    run(tmp_path, check)
+
+
+def test_a_group_that_is_read_without_members_is_in_use(tmp_path: Path) -> None:
+    """As a queue reads its group: it neither joins nor has a session at a gateway."""
+
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        await create(broker, NewTopic("a", 1))
+        joined = await beat(client, topics=("a",))
+        assert joined.error_code == 0
+        await beat(client, -1)
+        wanted = ShareFetchPartition(TopicPartition("a", 0), broker.image.topics["a"].topic_id.bytes)
+        leaders = broker.share_leaders
+
+        async def read() -> None:
+            params = ShareFetchParams("g", "queue", max_bytes=1 << 20, max_records=1, min_records=1)
+            _, (result,) = await leaders.fetch(params, [wanted])
+            assert result.error == 0
+
+        async def delete() -> list[int]:
+            deleted = await ask(client, ApiKey.DELETE_GROUPS, 2, groups_names=("g",))
+            return [one.error_code for one in deleted.results]
+
+        await read()
+        topic = make(DELETE_OFFSETS, 0, "DeleteShareGroupOffsetsRequestTopic", topic_name="a")
+        for refused in (
+            await alter(client, "a", 0, 3),
+            await ask(client, DELETE_OFFSETS, 0, group_id="g", topics=(topic,)),
+        ):
+            assert refused.error_code == ErrorCode.NON_EMPTY_GROUP
+            assert "programs read share group g, as members or with a rayka.Queue" in refused.error_message
+            assert "--in-flight" in refused.error_message
+        assert await delete() == [ErrorCode.NON_EMPTY_GROUP]
+        assert len(broker.shares.core.states) == 1
+        await leaders.end_session("g", "queue", [wanted.topic_partition], is_lost=False)
+        assert (await alter(client, "a", 0, 3)).error_code == 0
+        await read()
+        last_fetches = leaders.partitions._members["g"]
+        last_fetches["queue"] = LastFetch(last_fetches["queue"].time_s - 31, "")  # It was killed: its locks have ended.
+        assert await delete() == [0]
 
     run(tmp_path, check)
 

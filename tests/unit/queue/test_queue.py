@@ -10,6 +10,7 @@ import pickle
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from rayka.client.cluster import Cluster
 from rayka.client.joined import RayCluster, leave
 from rayka.client.loop import LoopThread
 from rayka.client.share.records import RecordAcknowledgement
+from rayka.coordinator.shares.requests import DeleteShareGroupStateRequest
 from rayka.errors import ErrorCode
 from rayka.metadata.commands import TopicResult
 from rayka.queue import Empty, Full, Queue, connected, leases
@@ -231,6 +233,8 @@ def test_after_shutdown_nobody_can_use_the_queue(cluster: Cluster, monkeypatch: 
     monkeypatch.setattr("rayka.queue.topic._IMAGE_LAG_S", 0.1)  # here every image is the latest
     queue = Queue()
     copy = copy_of(queue)
+    with pytest.raises(Empty):
+        copy.get_nowait()
     queue.shutdown()
     with pytest.raises(rayka.RaykaError):
         queue.get_nowait()
@@ -239,6 +243,7 @@ def test_after_shutdown_nobody_can_use_the_queue(cluster: Cluster, monkeypatch: 
     with pytest.raises(rayka.RaykaError, match="was shut down"):
         copy.get(timeout=ENOUGH_S)
     assert queue.name not in cluster.admin().list_topics()
+    assert queue.name not in {group.group_id for group in cluster.admin().list_groups()}
 
 
 def test_a_living_process_keeps_its_item_for_as_long_as_it_likes(cluster: Cluster, monkeypatch: Any) -> None:
@@ -1158,6 +1163,29 @@ def test_a_get_without_time_limit_does_not_wait_for_ever_for_a_share_partition_w
         assert raised.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
         assert caplog.text.count(f"no items are delivered of {place}: the persisted state of ") == 1
     assert queue.get(timeout=ENOUGH_S) == "kept"
+
+
+def test_the_group_of_a_queue_that_is_read_is_not_deleted(cluster: Cluster, queue: Queue) -> None:
+    queue.put_nowait_batch([1, 2])
+    assert queue.get(timeout=ENOUGH_S) == 1
+    with pytest.raises(rayka.RaykaError) as refused:
+        cluster.admin().delete_groups([queue.name])
+    assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
+    assert queue.get(timeout=ENOUGH_S) == 2
+
+
+def test_a_queue_without_the_state_of_its_group_is_not_an_empty_queue(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.queue.partition_errors._MOVE_S", 1.0)
+    queue.put("kept")
+    here, place = queue._here, TopicPartition(queue.name, 0)
+    delete = DeleteShareGroupStateRequest(queue.name, uuid.UUID(bytes=here.topic.topic_id), 0)
+    assert here.loop.run(here.broker.shares.execute(delete)).error is ErrorCode.NONE
+    here.loop.call(lambda: here.broker.share_leaders.partitions.released(place))
+    with pytest.raises(Empty):  # it may pass
+        queue.get(timeout=0.3)
+    assert got(queue, "get", 3.0) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_a_segment_that_is_gone_is_not_an_empty_queue(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
