@@ -178,7 +178,8 @@ class AsyncGroupConsumer(CommittingConsumer):
     def stop_leaving(self) -> None:
         """Let polls do the rest. From any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, so that nothing polls
-            self.home.call_soon_threadsafe(self._stop_leaving)
+            # in the next turn: a call that was cancelled before it began does so in this one
+            self.home.call_soon_threadsafe(self.home.call_soon, self._stop_leaving)
 
     def _stop_leaving(self) -> None:
         self._is_leaving = False
