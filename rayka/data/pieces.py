@@ -28,9 +28,10 @@ def even_pieces(
 ) -> Iterator[pa.Table]:
     """The rows in tables of `piece_bytes` or less, or of one record that is larger and what follows up to the next cut.
 
-    The tables are copies, so that they keep no larger one alive.
+    The tables are copies, so that they keep no larger one alive. Without rows there is one empty table: Ray Data would
+    make a block without columns.
     """
-    read_bytes = 0
+    read_bytes, is_empty = 0, True
     piece: list[pa.RecordBatch] = []
     for batch in batches:
         row_bytes = sum(map(_row_bytes, batch.columns), np.zeros(batch.num_rows, np.int64))
@@ -40,10 +41,11 @@ def even_pieces(
             piece.append(batch.slice(begin, cut - begin))
             table, piece, begin = _joined(piece, schema), [], cut
             if table.num_rows:
+                is_empty = False
                 yield table
         piece.append(batch.slice(begin))
         read_bytes += int(row_bytes.sum())
-    if any(each.num_rows for each in piece):
+    if is_empty or any(each.num_rows for each in piece):
         yield _joined(piece, schema)
 
 
