@@ -31,7 +31,7 @@ def even_pieces(
     The tables are copies, so that they keep no larger one alive. Without rows there is one empty table: Ray Data would
     make a block without columns.
     """
-    read_bytes, is_empty = 0, True
+    read_bytes = 0
     piece: list[pa.RecordBatch] = []
     for batch in batches:
         row_bytes = sum(map(_row_bytes, batch.columns), np.zeros(batch.num_rows, np.int64))
@@ -41,12 +41,10 @@ def even_pieces(
             piece.append(batch.slice(begin, cut - begin))
             table, piece, begin = _joined(piece, schema), [], cut
             if table.num_rows:
-                is_empty = False
                 yield table
         piece.append(batch.slice(begin))
         read_bytes += int(row_bytes.sum())
-    if is_empty or any(each.num_rows for each in piece):
-        yield _joined(piece, schema)
+    yield _joined(piece, schema)  # has the last row, if there are any: cuts are before rows
 
 
 def _row_bytes(column: pa.Array) -> _Numbers:
