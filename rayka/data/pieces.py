@@ -28,7 +28,8 @@ def even_pieces(
 ) -> Iterator[pa.Table]:
     """The rows in tables of `piece_bytes` or less, or of one record that is larger and what follows up to the next cut.
 
-    The tables are copies, so that they keep no larger one alive.
+    The tables are copies, so that they keep no larger one alive. Without rows there is one empty table: Ray Data would
+    make a block without columns.
     """
     read_bytes = 0
     piece: list[pa.RecordBatch] = []
@@ -43,8 +44,7 @@ def even_pieces(
                 yield table
         piece.append(batch.slice(begin))
         read_bytes += int(row_bytes.sum())
-    if any(each.num_rows for each in piece):
-        yield _joined(piece, schema)
+    yield _joined(piece, schema)  # has the last row, if there are any: cuts are before rows
 
 
 def _row_bytes(column: pa.Array) -> _Numbers:

@@ -6,6 +6,7 @@ the pipeline does not use are not read (Ray Data pushes a projection down).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -21,6 +22,7 @@ from rayka.client.consumer.range_reader import COLUMNS
 from rayka.client.consumer.topic_offsets import TopicOffsets, isolation_of
 from rayka.client.joined import RayCluster, node_ids
 from rayka.data.pieces import even_pieces
+from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.ranges.plan import OffsetRange, Positions, plan_ranges, split
 from rayka.storage.columns.read import SCHEMA, require_columns
@@ -54,7 +56,8 @@ def read_topic(
     `starting` and `ending` are as for `rayka.spark.read_topic`, and are fixed when this returns: a dataset that is
     executed again has the same records. `min_splits` asks for more and smaller read tasks than there are partitions.
     A read of topics that are compacted fails if the worker of a read task dies: the task could find fewer records.
-    Raises UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE, INVALID_REQUEST.
+    Raises UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE, INVALID_REQUEST; UNSUPPORTED_VERSION for a compacted topic
+    if this Ray always repeats read tasks.
     """
     require_columns(columns)
     ray_cluster = RayCluster.here(namespace)
@@ -62,7 +65,7 @@ def read_topic(
     offsets = TopicOffsets(cluster.admin(), topics, pattern, isolation_of(read_committed))
     splits = split(plan_ranges(offsets.topic_ids(), offsets.list_offsets, starting, ending), min_splits or 1)
     by_node = _by_node(cluster, splits)
-    once = {"max_retries": 0} if _may_lose_records(cluster, {each.topic for each in splits}) else None
+    once = _no_retries() if _may_lose_records(cluster, {each.topic for each in splits}) else None
     parts = [
         ray.data.read_datasource(
             TopicDatasource(ray_cluster, each, tuple(columns), offsets.isolation),
@@ -96,6 +99,20 @@ def _may_lose_records(cluster: Cluster, topics: Iterable[str]) -> bool:
     name, admin = "cleanup.policy", cluster.admin()
     policies = [admin.describe_configs(ConfigResource(ResourceType.TOPIC, topic), [name])[name] for topic in topics]
     return any("compact" in (policy.value or "") for policy in policies)
+
+
+def _no_retries() -> dict[str, Any]:
+    """What makes Ray run each read task once; Ray 2.60 warns that it becomes unknown, and has nothing instead.
+
+    Raises UNSUPPORTED_VERSION if this Ray does not know it: `read_datasource` ignores what it does not know.
+    """
+    if "ray_remote_args" not in inspect.signature(ray.data.read_datasource).parameters:
+        message = (
+            f"Ray {ray.__version__} cannot read a compacted topic: it would repeat a read task whose worker dies, which"
+            " could then find fewer records. Use an older Ray"
+        )
+        raise RaykaError(ErrorCode.UNSUPPORTED_VERSION, message)
+    return {"max_retries": 0}
 
 
 def _limit_blocks(context: ray.data.DataContext) -> None:

@@ -7,7 +7,7 @@ are gone before they were read (retention, a topic that was deleted or created a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -73,22 +73,23 @@ class MicroBatches:
             checkpoint.close()
             raise
 
-    def bounds(self) -> Bounds:
-        """All the offsets that there are now, of topics and partitions that are new too.
+    def bounds(self, only: Collection[TopicPartition] | None = None) -> Bounds:
+        """All the offsets that there are now, of topics and partitions that are new too, or `only` of these partitions.
 
         Raises UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, unless losses are to be skipped.
         """
-        topic_ids = self._topic_ids()
+        topic_ids = self._topic_ids(only)
         while True:
             try:
                 return log_bounds(topic_ids, self._offsets.list_offsets)
             except RaykaError as error:
-                before, topic_ids = topic_ids, self._topic_ids()
+                before, topic_ids = topic_ids, self._topic_ids(only)
                 if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or topic_ids == before:
                     raise
 
-    def _topic_ids(self) -> TopicIds:
-        return self._offsets.topic_ids(existing_only=self._settings.on_data_loss == "skip")
+    def _topic_ids(self, only: Collection[TopicPartition] | None) -> TopicIds:
+        found = self._offsets.topic_ids(existing_only=self._settings.on_data_loss == "skip")
+        return {each: topic_id for each, topic_id in found.items() if only is None or each in only}
 
     def doubts(self, bounds: Bounds) -> bool:
         """Whether `next` would find losses in `bounds` that are not certain: better look the bounds up again first."""
@@ -114,14 +115,14 @@ class MicroBatches:
             return None
         return self._plan(PlannedBatch(0 if last is None else last.batch_id + 1, fitting))
 
-    def deleted_since(self, batch: PlannedBatch) -> tuple[DataLoss, ...]:
-        """What was deleted of a batch since it was planned, and may not have been read.
+    def deleted_since(self, planned: Ranges) -> tuple[DataLoss, ...]:
+        """What was deleted of ranges since they were planned, and may not have been read.
 
         A stream that skips nothing fails where it reads, so it loses nothing.
         """
         if self._settings.on_data_loss == "fail":
             return ()
-        return tuple(deleted_meanwhile(batch.ranges, self.bounds()))
+        return tuple(deleted_meanwhile(planned, self.bounds({each.topic_partition for each in planned if len(each)})))
 
     def commit(self, batch: PlannedBatch) -> None:
         """The batch is done."""
@@ -172,6 +173,16 @@ def behind(batch: PlannedBatch, bounds: Bounds) -> int:
     done = {each.topic_partition: each.end_offset for each in batch.ranges}
     left = (each.end_offset - done.get(partition, each.start_offset) for partition, each in bounds.items())
     return sum(max(0, offsets) for offsets in left)
+
+
+def up_to(first: Bounds, bounds: Bounds) -> Bounds:
+    """Newer bounds without what has come since the first ones, nor what was lost of it."""
+    return {partition: _capped(bound, first[partition]) for partition, bound in bounds.items() if partition in first}
+
+
+def _capped(bound: OffsetRange, first: OffsetRange) -> OffsetRange:
+    end = first.end_offset if bound.is_same_topic(first) else 0
+    return bound.between(min(bound.start_offset, end), min(bound.end_offset, end))
 
 
 def _failure(losses: Sequence[DataLoss]) -> RaykaError:

@@ -22,7 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from rayka.client.consumer.range_reader import COLUMNS
 from rayka.client.consumer.topic_offsets import TopicOffsets, believed_bounds, isolation_of
 from rayka.client.loop import Closing
-from rayka.ranges.batches import MicroBatches, OnDataLoss, StreamSettings, behind
+from rayka.errors import RaykaError
+from rayka.ranges.batches import MicroBatches, OnDataLoss, StreamSettings, behind, up_to
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
 from rayka.ranges.losses import Bounds, DataLoss
 from rayka.ranges.plan import OffsetRange, Positions, split
@@ -44,7 +45,7 @@ class Progress:
 
     `offsets` is the number of offsets that it read, `behind` the number after it. With `on_data_loss="skip"`, `losses`
     names records that were lost before the stream had read them, and those that were deleted while the batch ran: it
-    may have read some of these.
+    may have read some of these. If their look-up fails, the next batch reports them.
     """
 
     batch_id: int
@@ -92,15 +93,17 @@ class TopicStream(Closing):
         self._sink = sink
         self._stopping = threading.Event()
         self._used_sinks: set[KeepingSink] = set()
+        self._unreported: tuple[DataLoss, ...] = ()
+        self._unchecked: tuple[OffsetRange, ...] = ()
 
     def process_available(self) -> list[Progress]:
-        """Process all records that exist now, in as many batches as needed, and return."""
+        """Process all records that exist now, in as many batches as needed, and return. What comes later is left."""
         done = []
-        bounds = believed_bounds(self._batches)
+        first = bounds = believed_bounds(self._batches)
         while not self._stopping.is_set() and (progress := self._process_next(bounds)) is not None:
             done.append(progress)
             if progress.losses:  # else a topic that is gone would be planned again, as a new one
-                bounds = believed_bounds(self._batches)
+                bounds = up_to(first, believed_bounds(self._batches))
         return done
 
     def run(self, interval_s: float = 1.0) -> None:
@@ -127,25 +130,40 @@ class TopicStream(Closing):
         batch = self._batches.next(bounds)
         if batch is None:
             return None
-        losses = self._batches.losses
-        _log(batch, losses)
+        self._report(batch, self._batches.losses)
         try:
             self._give(batch)
         except Exception:
-            if not self._batches.deleted_since(batch):
+            if not self._deleted_since(batch.ranges):
                 raise
             message = "batch %d runs again without records that were deleted meanwhile"
             logger.warning(message, batch.batch_id, exc_info=True)
-            return self._process_next(believed_bounds(self._batches))
-        deleted = self._batches.deleted_since(batch)
-        _log(batch, deleted)
+            return None if self._stopping.is_set() else self._process_next(believed_bounds(self._batches))
+        read = (*self._unchecked, *batch.ranges)
+        deleted = self._deleted_since(read)
+        self._report(batch, deleted or ())
         self._batches.commit(batch)
-        losses = (*losses, *deleted)
+        self._unchecked = read if deleted is None else ()
+        losses, self._unreported = self._unreported, ()
         offsets, duration_s = sum(map(len, batch.ranges)), time.monotonic() - started_s
         progress = Progress(batch.batch_id, offsets, behind(batch, bounds), duration_s, batch.ranges, losses)
         self.progress.append(progress)
         logger.info("%s", progress)
         return progress
+
+    def _deleted_since(self, ranges: Sequence[OffsetRange]) -> Sequence[DataLoss] | None:
+        """What was deleted of ranges that were read; None if the look-up failed."""
+        try:
+            return self._batches.deleted_since(ranges)
+        except RaykaError:
+            logger.warning("cannot tell whether records were deleted while they were read", exc_info=True)
+            return None
+
+    def _report(self, batch: PlannedBatch, losses: Sequence[DataLoss]) -> None:
+        """Log losses, and keep them for the `Progress` of this batch, which may have to run again before."""
+        for loss in losses:
+            logger.warning("batch %d: %s", batch.batch_id, loss)
+        self._unreported = (*self._unreported, *losses)
 
     def _give(self, batch: PlannedBatch) -> None:
         running = RunningBatch(self._batches.stream_id, batch.ranges)
@@ -154,11 +172,6 @@ class TopicStream(Closing):
                 self._sink(self._frames.read(self._spark, batch.ranges), batch.batch_id)
         finally:
             self._used_sinks.update(running.sinks)
-
-
-def _log(batch: PlannedBatch, losses: Iterable[DataLoss]) -> None:
-    for loss in losses:
-        logger.warning("batch %d: %s", batch.batch_id, loss)
 
 
 def stream_topic(

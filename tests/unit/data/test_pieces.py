@@ -85,6 +85,18 @@ def test_a_table_with_larger_offsets_gives_the_same_pieces(records: pa.RecordBat
     assert pa.concat_tables(pieces(mixed)).equals(pa.Table.from_batches([records]))
 
 
-def test_no_records_give_no_pieces() -> None:
+def test_no_records_give_one_empty_piece_with_columns() -> None:
+    """Else Ray Data makes a block without columns, on which filters and sorts fail."""
     empty = pa.RecordBatch.from_pylist([], SCHEMA)
-    assert pieces([empty]) == pieces([empty, empty]) == []
+    for batches in ([], [empty], [empty, empty]):
+        assert list(even_pieces(batches, SCHEMA, PIECE_BYTES)) == [SCHEMA.empty_table()]
+
+
+@pytest.mark.parametrize("columns", COLUMN_SETS)
+def test_records_up_to_a_cut_are_not_followed_by_an_empty_piece(
+    records: pa.RecordBatch, columns: tuple[str, ...]
+) -> None:
+    empty = records.select(columns).slice(0, 0)
+    for piece_bytes in (1, PIECE_BYTES):
+        given = even_pieces([empty, records.select(columns), empty], empty.schema, piece_bytes)
+        assert all(each.num_rows for each in given)

@@ -246,6 +246,6 @@ def test_a_topic_that_was_created_again_while_a_batch_was_read_is_noticed(tmp_pa
     with Stream(tmp_path, topic, on_data_loss="skip") as stream:
         batch = stream.next()
         topic.recreate((0, 20))
-        assert [(loss.code, len(loss.offsets)) for loss in stream.batches.deleted_since(batch)] == [
+        assert [(loss.code, len(loss.offsets)) for loss in stream.batches.deleted_since(batch.ranges)] == [
             (ErrorCode.UNKNOWN_TOPIC_ID, 10)
         ]
