@@ -66,7 +66,10 @@ class _OwnedLoop(uvloop.Loop):
 
 
 def tell_of_end(loop: asyncio.AbstractEventLoop, user: LoopUser) -> None:
-    """Call `user.loop_ends` when the loop of a `LoopThread` ends, if the user still exists. Nothing tells of others."""
+    """Call `user.loop_ends` when the loop of a `LoopThread` ends, if the user still exists, or now if it has ended.
+
+    Nothing tells of the ends of other loops.
+    """
     if isinstance(loop, _OwnedLoop):
         loop.owner.tell_of_end(user)
 
@@ -194,6 +197,7 @@ class LoopThread:
         self._closed = False
         self._submitting = threading.RLock()  # an object that the collector drops may submit what ends it
         self._users: weakref.WeakSet[LoopUser] = weakref.WeakSet()
+        self._has_told = False
         self._noting_users = threading.Lock()  # not the other one: its owner may wait in `close` for the thread
         self._thread.start()
 
@@ -307,10 +311,14 @@ class LoopThread:
     def tell_of_end(self, user: LoopUser) -> None:
         """As the function of this name."""
         with self._noting_users:
-            self._users.add(user)
+            if not self._has_told:
+                self._users.add(user)
+                return
+        user.loop_ends()
 
     def _tell_users(self) -> None:
         with self._noting_users:
+            self._has_told = True
             users = list(self._users)
         for user in users:
             try:

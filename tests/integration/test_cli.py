@@ -178,6 +178,14 @@ def test_a_line_that_is_no_record_ends_with_how_many_were_written(cli: Cli) -> N
     assert len(cli.ok("consume", "stopped").lines()) == 5001
 
 
+def test_a_record_that_is_refused_is_named_also_if_a_later_line_is_no_record(cli: Cli) -> None:
+    cli.ok("topics", "create", "small", "--config", "max.message.bytes=200")
+    wrong = cli.produce("small", b"a:" + b"x" * 1000 + b"\nnone\n", "--key-separator", ":")
+    assert (wrong.code, wrong.out) == (1, b"")
+    assert "too large" in wrong.err.lower()
+    assert wrong.err.endswith("line 2 has no ':' between key and value; 0 records before it were written\n")
+
+
 def test_without_share_groups_there_is_a_note_and_no_output(cli: Cli) -> None:
     for words in (("list",), ("describe",), ("describe", "--in-flight")):
         told = cli.ok("share-groups", *words)

@@ -112,7 +112,7 @@ class ImageWatch:
         self._position = Position()
         self._news = asyncio.Condition()
         self._retry_s = _RETRY_S
-        self._is_away = False
+        self._logged = ""
         self._background = BackgroundTasks(watcher)
 
     async def start(self) -> None:
@@ -149,19 +149,18 @@ class ImageWatch:
                 await in_daemon_thread(self._controller.find_again)  # for ever, where Ray has ended
             return
         self._retry_s = _RETRY_S
-        if self._is_away:
-            self._is_away = False
+        if self._logged:
+            self._logged = ""
             logger.warning("the controller is available again")
         await self.take(changes)
 
     def _log_away(self, error: ray.exceptions.RayError) -> None:
-        """Log that the controller does not answer, once until it does."""
-        if not self._is_away:
-            self._is_away = True
+        """Log that the controller does not answer: each reason once, until it does or there is another one."""
+        reason = _reason(error)
+        if reason != self._logged:
+            self._logged = reason
             advice = _ADVICE if self._die_after is None else ""
-            logger.warning(
-                "the controller is unavailable (%s); the last metadata image stays in use%s", _reason(error), advice
-            )
+            logger.warning("the controller is unavailable (%s); the last metadata image stays in use%s", reason, advice)
 
     async def take(self, changes: Changes) -> None:
         """Make what the controller sent the image. Raises INCONSISTENT_CLUSTER_ID, or KAFKA_STORAGE_ERROR if it is

@@ -169,7 +169,8 @@ def _send_all(producer: Producer, topic: str, file: BinaryIO, shape: Shape) -> i
         except CliError as error:
             producer.flush()
             written = f"{plural(count, 'record')} before it {'was' if count == 1 else 'were'} written"
-            raise CliError(f"{error.message}; {written}", error.exit_code) from None
+            refused = f"{failures[0]}; " if failures else ""
+            raise CliError(f"{refused}{error.message}; {written}", error.exit_code) from None
         producer.flush()
     if failures:
         raise CliError(failures[0])

@@ -327,6 +327,39 @@ def test_a_client_finds_the_controller_again_after_rayka_was_stopped_and_started
     ]
 
 
+def test_each_reason_why_the_controller_does_not_answer_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A controller that is back and refuses everything is not the one that had died."""
+    refused = RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata log ends too early")
+    failures = [ray.exceptions.ActorUnavailableError("", None)] * 2
+    failures += [ray.exceptions.RayTaskError("watch", "", refused)] * 2
+    answers = [Changes(Position("c", "first", 7), MetadataImage(version=7, cluster_id="c"), ())]
+
+    def watch() -> Changes:
+        if len(answers) == 1:
+            return answers.pop()
+        if failures:
+            raise failures.pop(0)
+        return Changes(Position("c", "second", 9), MetadataImage(version=9, cluster_id="c"), ())
+
+    in_ray(monkeypatch, lambda name, namespace: Handle(watch), lambda: "node")
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+
+    async def test() -> None:
+        watching = ImageWatch(NamedController("test"), "client")
+        await watching.start()
+        assert await watching.wait_for(9, 30)
+        await watching.stop()
+
+    run(test)
+    assert [message.split("; ")[0] for message in caplog.messages] == [
+        "the controller is unavailable (ActorUnavailableError)",
+        f"the controller is unavailable ({refused})",
+        "the controller is available again",
+    ]
+
+
 def test_an_image_that_could_not_be_taken_in_is_tried_again() -> None:
     async def test() -> None:
         failures = [ValueError("first")]

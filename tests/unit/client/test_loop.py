@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rayka.client.loop import LoopThread, at_home
+from rayka.client.loop import LoopThread, at_home, tell_of_end
 from rayka.errors import RaykaError
 
 
@@ -413,3 +413,18 @@ def test_a_call_for_which_no_thread_can_be_started_is_not_kept(monkeypatch: pyte
     loop.run(in_thread("again"))
     assert called == ["again"]
     loop.close()
+
+
+def test_what_begins_to_use_a_loop_that_has_just_ended_is_told_too() -> None:
+    class User:
+        told = 0
+
+        def loop_ends(self) -> None:
+            self.told += 1
+
+    thread, before, after = LoopThread(), User(), User()
+    tell_of_end(thread.loop, before)
+    thread.close()
+    assert before.told == 1
+    tell_of_end(thread.loop, after)
+    assert (before.told, after.told) == (1, 1)
