@@ -209,10 +209,11 @@ class ShareLeaders(Protocol):
     async def records(self, group_id: str, topic_partition: TopicPartition) -> tuple[InFlightRecords, ...] | None:
         """What the group has in flight in a partition; None while no leader has it in memory. Never raises."""
 
-    async def is_read(self, group_id: str, topic_partition: TopicPartition) -> bool:
-        """Whether somebody reads the group at the leader of a partition, also without being a member, as a queue does.
+    async def is_read(self, group_id: str, topic_partitions: Sequence[TopicPartition]) -> bool:
+        """Whether somebody reads the group at a leader of the partitions, also without being a member, as a queue does.
 
-        Never raises: a leader that does not answer counts as not read from.
+        Partitions without a leader don't count. Raises COORDINATOR_NOT_AVAILABLE if a leader does not answer soon, and
+        no other one is read from. Leaders that are not read from forget what they know of the group.
         """
 
     async def give_back(

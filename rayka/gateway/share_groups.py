@@ -201,13 +201,13 @@ class ShareGroups:
         return replace(answer, topics=topics)
 
     async def _is_read(self, group_id: str) -> bool:
-        """Whether a leader has somebody who reads the group.
+        """Whether a leader has somebody who reads the group. Raises RaykaError if that is not known.
 
         The group coordinator does not know of queues, which do not join. Without its state a queue would get nothing.
         """
         answer = await self._groups.execute(ShareGroupPartitionsRequest(group_id))
         partitions = [TopicPartition(topic.topic_name, one) for topic in answer.topics for one in topic.partitions]
-        return any(await asyncio.gather(*(self._leaders.is_read(group_id, one) for one in partitions)))
+        return await self._leaders.is_read(group_id, partitions)
 
     async def delete_state(self, group_id: str) -> ErrorCode:
         """Delete the state of a whole group, so that the group itself can be deleted."""

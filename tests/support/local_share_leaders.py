@@ -64,9 +64,9 @@ class LocalShareLeaders:
         answer = await self._ask(DescribeShareRecords(group_id, topic_partition))
         return answer.records if answer.is_loaded else None
 
-    async def is_read(self, group_id: str, topic_partition: TopicPartition) -> bool:
-        answer = await self._ask(DescribeShareRecords(group_id, topic_partition))
-        return bool(answer.is_read)
+    async def is_read(self, group_id: str, topic_partitions: Sequence[TopicPartition]) -> bool:
+        answers = [await self._ask(DescribeShareRecords(group_id, one)) for one in topic_partitions]
+        return any(answer.is_read for answer in answers)
 
     async def give_back(
         self,

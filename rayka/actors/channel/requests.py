@@ -204,8 +204,8 @@ class DescribeShareRecords(NamedTuple):
 class DescribedShareRecords(NamedTuple):
     """The answer; not `is_loaded`: no member of the group reads here, so that only its durable state is known.
 
-    `is_read`: a member of the group, or a queue that reads without being one, has asked this leader for records or
-    renewed its locks within the duration of a lock.
+    `is_read`: a member of the group, or a queue that reads without being one, waits for records of this actor, or has
+    asked it for records or renewed its locks within the duration of a lock.
     """
 
     is_loaded: bool

@@ -46,7 +46,7 @@ INVALID_REQUEST: the group coordinator has not initialized the state yet, or has
 
 
 class LastFetch(NamedTuple):
-    """When a member last fetched, by the loop's clock, and in which session."""
+    """When a member last fetched or acquired records, by the loop's clock, and in which session."""
 
     time_s: float
     session_id: str
@@ -91,23 +91,26 @@ class SharePartitions:
             case _:
                 self._background.start("share-partition", self._ask_one(request, done))
 
-    def _describe(self, request: DescribeShareRecords) -> DescribedShareRecords | RaykaError:
-        leader = self._leaders.get(GroupPartition(request.group_id, request.topic_partition))
+    def _describe(self, request: DescribeShareRecords) -> DescribedShareRecords:
+        """Forgets a group that nobody reads: who is told so may change its persisted state."""
         is_read = self._is_read(request.group_id)
+        if not is_read:
+            self._members.pop(request.group_id, None)
+            self._forget_absent(request.group_id)
+        leader = self._leaders.get(GroupPartition(request.group_id, request.topic_partition))
         if leader is None or not leader.is_loaded:
             return DescribedShareRecords(is_loaded=False, is_read=is_read)
         try:
             return DescribedShareRecords(True, leader.describe(), is_read)
-        except RaykaError as error:
-            return error
+        except RaykaError:  # It is led elsewhere by now.
+            return DescribedShareRecords(is_loaded=False, is_read=is_read)
 
     def _is_read(self, group_id: str) -> bool:
-        """Whether a member has fetched lately. Later than a lock lasts it holds nothing, and may have been killed."""
-        members = self._members.get(group_id)
-        if not members:
-            return False
+        """Whether a member waits, or has fetched lately: later than a lock lasts it holds nothing, and may be dead."""
+        if self._waiters.has_group(group_id):
+            return True
         oldest_s = self._loop.time() - self._group_config(group_id).record_lock_duration_ms / 1000
-        return any(last_fetch.time_s > oldest_s for last_fetch in members.values())
+        return any(last_fetch.time_s > oldest_s for last_fetch in self._members.get(group_id, {}).values())
 
     def more_bytes(self, topic_partition: TopicPartition) -> None:
         """Wake a fetch of each group that waits for records of the partition; records may gather for a while first."""
@@ -150,10 +153,11 @@ class SharePartitions:
         try:
             found = await self._find(request)
             if any(one.leader is not None for one in found):
-                last_fetch = LastFetch(self._loop.time(), params.session_id)
-                self._members.setdefault(params.group_id, {})[params.member_id] = last_fetch
+                self._note_fetch(request)
             acknowledged = [self._acknowledge(request, one) for one in found]
             results, is_superseded = await self._read(request, found)
+            if any(result.acquired for result in results):
+                self._note_fetch(request)
             answers = [
                 await self._with_acknowledgement(result, future)
                 for result, future in zip(results, acknowledged, strict=True)
@@ -165,6 +169,11 @@ class SharePartitions:
         except Exception as error:
             done(RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
             raise
+
+    def _note_fetch(self, request: ShareFetch) -> None:
+        params = request.params
+        last_fetch = LastFetch(self._loop.time(), params.session_id)
+        self._members.setdefault(params.group_id, {})[params.member_id] = last_fetch
 
     async def _find(self, request: ShareFetch) -> list[Found]:
         """The share-partitions, loaded."""

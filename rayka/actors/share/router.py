@@ -31,6 +31,8 @@ from rayka.share.requests import InFlightRecords, ShareDepth, ShareFetchParams, 
 from rayka.types import TopicPartition
 
 _END_TIMEOUT_S = 10.0
+_IS_READ_TIMEOUT_S = 2.0
+"""Well below the time that clients give a request that has to know whether a group is read."""
 _PATIENCE_S = 1.0
 """How long a fetch from several leaders waits for the records of one."""
 _ACKNOWLEDGE_PATIENCE_S = 5.0
@@ -130,10 +132,22 @@ class ShareRouter:
         is_loaded = isinstance(answer, DescribedShareRecords) and answer.is_loaded
         return answer.records if is_loaded else None
 
-    async def is_read(self, group_id: str, topic_partition: TopicPartition) -> bool:
-        """As `ShareLeaders.is_read`."""
-        answer = await self._ask(topic_partition, DescribeShareRecords(group_id, topic_partition))
-        return isinstance(answer, DescribedShareRecords) and answer.is_read
+    async def is_read(self, group_id: str, topic_partitions: Sequence[TopicPartition]) -> bool:
+        """As `ShareLeaders.is_read`. An actor answers for all its partitions, so one of them is enough."""
+        found = [(self._router.locate(topic_partition), topic_partition) for topic_partition in topic_partitions]
+        asked = {place[0]: topic_partition for place, topic_partition in found if not isinstance(place, ErrorCode)}
+        answers = await asyncio.gather(
+            *(
+                self._router.ask(actor, DescribeShareRecords(group_id, topic_partition), _IS_READ_TIMEOUT_S)
+                for actor, topic_partition in asked.items()
+            )
+        )
+        described = [answer for answer in answers if isinstance(answer, DescribedShareRecords)]
+        is_read = any(answer.is_read for answer in described)
+        if not is_read and len(described) < len(answers):
+            reason = f"a leader of share group {group_id} does not answer whether the group is read"
+            raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, reason)
+        return is_read
 
     async def give_back(
         self,

@@ -63,6 +63,10 @@ class Waiters:
         """Whether a fetch waits for records of this share-partition."""
         return key.group_id in self._by_partition.get(key.topic_partition, ())
 
+    def has_group(self, group_id: str) -> bool:
+        """Whether a fetch of the group waits, wherever."""
+        return any(waiting == group_id for waiting, _ in self._by_member)
+
     def wake_all(self, topic_partition: TopicPartition) -> None:
         """Wake all fetches that wait for a partition, because its leader has changed."""
         for waiters in self._by_partition.get(topic_partition, {}).values():

@@ -174,9 +174,13 @@ class GroupAdmin:
         """A share group is refused until its state is deleted."""
         request = DeleteGroupsRequest((group_id,))
         error = (await self._ask(request, timeout_ms)).errors[0]
-        if error is ErrorCode.NON_EMPTY_GROUP and await ShareGroups(self._broker).delete_state(group_id) is _NONE:
-            error = (await self._ask(request, timeout_ms)).errors[0]
-        return error
+        if error is not ErrorCode.NON_EMPTY_GROUP:
+            return error
+        try:
+            state_error = await ShareGroups(self._broker).delete_state(group_id)
+        except RaykaError as refused:
+            return refused.code
+        return (await self._ask(request, timeout_ms)).errors[0] if state_error is _NONE else error
 
     async def _coordinator(self, group_id: str, timeout_ms: int) -> BrokerImage:
         return await _patiently(lambda: self._broker.groups.coordinator_of(group_id), timeout_ms)

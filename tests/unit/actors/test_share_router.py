@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rayka.actors.channel.requests import DescribeShareRecords
 from rayka.actors.share import router
 from rayka.actors.share.router import ShareRouter
 from rayka.coordinator.shares.requests import InitializeShareGroupStateRequest
@@ -51,11 +52,20 @@ class TwoLeaders:
             return RaykaError(ErrorCode.REQUEST_TIMED_OUT)
         self.in_progress += 1
         try:
-            if name == "0":
-                await self.first_may_answer.wait()
+            if name == "0" and not await self._first_answers(request, timeout_s):
+                return RaykaError(ErrorCode.REQUEST_TIMED_OUT)
             return await self._leaders[int(name)]._ask(request)
         finally:
             self.in_progress -= 1
+
+    async def _first_answers(self, request: Any, timeout_s: float) -> bool:
+        """Whether it may answer in time; fetches wait for it as long as it takes."""
+        waiting = asyncio.ensure_future(self.first_may_answer.wait())
+        try:
+            await asyncio.wait([waiting], timeout=timeout_s if isinstance(request, DescribeShareRecords) else None)
+            return waiting.done()
+        finally:
+            waiting.cancel()
 
 
 def check(path: Path, body: Callable[[LocalBroker, TwoLeaders, Any], Coroutine[Any, Any, None]]) -> None:
@@ -237,5 +247,41 @@ def test_a_fetch_that_is_cancelled_has_the_answers_about_acknowledgements_that_h
         with pytest.raises(asyncio.CancelledError):
             await acknowledging
         assert {index: result.acknowledge_error for index, result in acknowledged.items()} == {1: 0}
+
+    check(tmp_path, body)
+
+
+def test_one_answer_of_each_leader_tells_whether_a_group_is_read(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, leaders: TwoLeaders, fetch: Any) -> None:
+        places = [TopicPartition("t", number) for number in (0, 0, 1, 1)]
+        share_router = ShareRouter(leaders)  # type: ignore[arg-type]
+        assert not await share_router.is_read("g", places)
+        assert leaders.asked == 2
+        append(broker, "t", 1, partition=1)
+        assert await fetch() == 1
+        assert await share_router.is_read("g", places)
+
+    check(tmp_path, body)
+
+
+def test_whether_a_group_is_read_is_not_known_while_a_leader_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router, "_IS_READ_TIMEOUT_S", 0.01)
+
+    async def body(broker: LocalBroker, leaders: TwoLeaders, fetch: Any) -> None:
+        places = [TopicPartition("t", number) for number in (0, 1)]
+        share_router = ShareRouter(leaders)  # type: ignore[arg-type]
+        leaders.first_may_answer.clear()
+        with pytest.raises(RaykaError, match="does not answer") as refused:
+            await share_router.is_read("g", places)
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        leaders.first_may_answer.set()
+        append(broker, "t", 1, partition=1)
+        assert await fetch() == 1
+        leaders.first_may_answer.clear()
+        assert await share_router.is_read("g", places)  # The other one knows that somebody reads.
+        monkeypatch.setattr(leaders, "locate", lambda _: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        assert not await share_router.is_read("g", places)
 
     check(tmp_path, body)

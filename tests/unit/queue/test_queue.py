@@ -1174,6 +1174,21 @@ def test_the_group_of_a_queue_that_is_read_is_not_deleted(cluster: Cluster, queu
     assert queue.get(timeout=ENOUGH_S) == 2
 
 
+def test_other_groups_are_deleted_when_it_is_not_known_whether_one_is_read(
+    cluster: Cluster, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_read(*_: Any) -> bool:
+        raise rayka.RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "a leader does not answer")
+
+    queue.put("kept")
+    assert queue.get(timeout=ENOUGH_S) == "kept"
+    monkeypatch.setattr(type(queue._here.broker.share_leaders), "is_read", is_read)
+    assert cluster.admin().delete_groups([queue.name, "nothing"], raise_errors=False) == {
+        queue.name: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        "nothing": ErrorCode.GROUP_ID_NOT_FOUND,
+    }
+
+
 def test_a_queue_without_the_state_of_its_group_is_not_an_empty_queue(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from rayka.coordinator.groups.classic.requests import DescribedGroup, DescribeGroupsRequest
@@ -86,7 +87,9 @@ async def handle_delete(call: Call) -> Any:
     groups, names = call.broker.groups, call.request.groups_names
     answers = dict(await answers_by_group(groups, DeleteGroupsRequest, names))
     refused = [group_id for group_id, answer in answers.items() if answer is ErrorCode.NON_EMPTY_GROUP]
-    deleted = [group_id for group_id in refused if await _delete_share_state(call, group_id)]
+    errors = await asyncio.gather(*(_delete_share_state(call, group_id) for group_id in refused))
+    answers |= zip(refused, errors, strict=True)
+    deleted = [group_id for group_id in refused if answers[group_id] is ErrorCode.NONE]
     answers |= await answers_by_group(groups, DeleteGroupsRequest, deleted)
     return call.types.DeleteGroupsResponse(
         throttle_time=NO_THROTTLE,
@@ -94,12 +97,13 @@ async def handle_delete(call: Call) -> Any:
     )
 
 
-async def _delete_share_state(call: Call, group_id: str) -> bool:
-    """Whether it was a share group without members, whose state is now deleted."""
+async def _delete_share_state(call: Call, group_id: str) -> ErrorCode | RaykaError:
+    """NONE if it was a share group without members, whose state is now deleted."""
     try:
-        return await ShareGroups(call.broker).delete_state(group_id) is ErrorCode.NONE
-    except RaykaError:
-        return False
+        error = await ShareGroups(call.broker).delete_state(group_id)
+    except RaykaError as refused:
+        return refused
+    return ErrorCode.NONE if error is ErrorCode.NONE else ErrorCode.NON_EMPTY_GROUP
 
 
 def _deleted(call: Call, group_id: str, answer: ErrorCode | RaykaError) -> Any:
