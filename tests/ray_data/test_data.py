@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import os
 import signal
 
@@ -186,6 +187,7 @@ def test_a_read_task_of_a_compacted_topic_does_not_run_again(cluster, topic, mon
     given = []
     read_datasource = ray.data.read_datasource
 
+    @functools.wraps(read_datasource)
     def recorded(*arguments, **options):
         given.append(options["ray_remote_args"])
         return read_datasource(*arguments, **options)
