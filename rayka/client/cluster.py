@@ -249,8 +249,8 @@ class Cluster(Unpicklable):
     def close(self) -> None:
         """Send what the producers still have, close all clients, and leave the cluster, which keeps running.
 
-        Safe to repeat: after an interrupt (Ctrl-C) the next call does the rest. In a fork of the process it does
-        nothing.
+        Safe to repeat: after an interrupt (Ctrl-C) the next call does the rest, but a group consumer that was just
+        closing does not leave its group. In a fork of the process it does nothing.
         """
         if not self._connection.loop.is_in_fork:
             self._close_clients()
