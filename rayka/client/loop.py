@@ -5,51 +5,28 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import functools
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, TypeVarTuple
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import uvloop
 
+from rayka.client.calls import Called, CoroutineRun
+from rayka.client.threads import Threads
 from rayka.client.unpicklable import UnpicklableFuture
 from rayka.errors import ErrorCode, RaykaError
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
 _MOST_CANCEL_ROUNDS = 100
 """So often, `close` cancels the tasks that others began while they were cancelled."""
-
-
-class Threads(ThreadPoolExecutor):
-    """Threads that start when they are needed.
-
-    Python's executor keeps a call whose thread could not be started, until one can be. Here only an empty call is kept:
-    who was told so tries again, or does the work himself. With several threads another one may have begun it by then.
-    """
-
-    def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
-        """See `Executor`. Raises RuntimeError where no thread can be started, and after `shutdown`."""
-        calls = [functools.partial(call, *args, **kwargs)]
-        try:
-            return super().submit(_call_unless_gone, calls)
-        except RuntimeError:
-            calls.clear()
-            raise
-
-
-def _call_unless_gone(calls: list[functools.partial[T]]) -> T:
-    """Raises IndexError, which nobody sees, if the call was taken away."""
-    return calls.pop()()
 
 
 class LoopUser(Protocol):
@@ -74,115 +51,11 @@ def tell_of_end(loop: asyncio.AbstractEventLoop, user: LoopUser) -> None:
         loop.owner.tell_of_end(user)
 
 
-class Called(Generic[T]):
-    """A function that another thread calls once, and what it returned or raised.
-
-    Its lock is one without Python code: an interrupt (Ctrl-C) can come within that of `threading.Condition`, when the
-    lock is taken and nobody gives it back.
-    """
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        self._functions = [function]
-        self._has_ended = False
-        self._done = threading.Lock()
-        self._done.acquire()
-        self._error: BaseException | None = None
-
-    def __call__(self) -> None:
-        try:
-            function = self._functions.pop()
-        except IndexError:
-            return  # it was taken back
-        try:
-            self._returned = function()
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._has_ended = True
-            self._done.release()
-
-    def result(self) -> T:
-        """Wait for it. To be called once."""
-        self._done.acquire()
-        error, self._error = self._error, None
-        try:
-            if error is not None:
-                raise error
-            return self._returned
-        finally:
-            del error  # its traceback has this frame
-
-    def take_back(self) -> bool:
-        """Let nobody call it any more; False if somebody has begun to."""
-        try:
-            self._functions.pop()
-        except IndexError:
-            return False
-        return True
-
-    def end(self) -> None:
-        """Take it back, or wait for its end."""
-        if not self.take_back() and not self._has_ended:  # else `result` may have the lock, just before an interrupt
-            self._done.acquire()
-        self._error = None  # its traceback has a frame that has this object
-
-
-class _Run(Generic[T]):
-    """A coroutine that the loop runs as a task, and its outcome; see `Called`."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
-        self._coroutine = coroutine
-        self._loop = loop
-        self._is_handed_over = False
-        self._done = threading.Lock()
-        self._done.acquire()
-        self._task: asyncio.Task[T] | None = None
-        self._error: BaseException | None = None
-
-    def hand_over(self) -> None:
-        """Give it to the loop. Raises RuntimeError if that has ended."""
-        self._is_handed_over = True
-        self._loop.call_soon_threadsafe(self)
-
-    def __call__(self) -> None:
-        try:
-            self._task = self._loop.create_task(self._coroutine)
-            self._task.add_done_callback(self._ended)
-        except BaseException as error:  # for lack of memory, say: nobody would wake the caller
-            self._error = error
-            self._done.release()
-            if self._task is None:
-                self._coroutine.close()
-
-    def _ended(self, task: asyncio.Task[T]) -> None:
-        self._done.release()
-
-    def result(self) -> T:
-        """Wait for it. Raises concurrent.futures.CancelledError if `LoopThread.close` has cancelled it."""
-        self._done.acquire()
-        error, task = self._error, self._task
-        self._error = self._task = None
-        try:
-            if error is not None:
-                raise error
-            assert task is not None
-            return task.result()
-        except asyncio.CancelledError:
-            raise concurrent.futures.CancelledError from None
-        finally:
-            del error, task  # the traceback of an error has this frame
-
-    def cancel(self) -> None:
-        """Cancel it, from any thread, whether or not the loop has got it. What the loop has got begins before that."""
-        if not self._is_handed_over or self._loop.is_closed():
-            self._coroutine.close()
-            return
-        with contextlib.suppress(RuntimeError):  # it has just ended
-            self._loop.call_soon_threadsafe(self._cancel)
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._loop.call_soon(self._task.cancel)  # a task that is cancelled sooner never begins
+def submit_to(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> concurrent.futures.Future[T]:
+    """Run the coroutine in the loop, from any thread. If it is that of a `LoopThread`, as `LoopThread.submit`."""
+    if isinstance(loop, _OwnedLoop):  # a closed one takes nothing, and who asks it would wait for ever
+        return loop.owner.submit(coroutine)
+    return asyncio.run_coroutine_threadsafe(coroutine, loop)
 
 
 class LoopThread:
@@ -227,7 +100,7 @@ class LoopThread:
         An interrupt (Ctrl-C) while waiting cancels it. Raises RaykaError if called from the loop's own
         thread, say in a callback, or after `close`.
         """
-        run = _Run(coroutine, self._loop)
+        run = CoroutineRun(coroutine, self._loop)
         try:
             self._require_other_thread()
             self._hand_over(run.hand_over)
@@ -342,130 +215,3 @@ class LoopThread:
                 task.cancel()
             self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-
-
-async def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """As `asyncio.to_thread`, but where no thread can be started the call is gone: see `Threads`."""
-    calls = [functools.partial(call, *args, **kwargs)]
-    try:
-        return await asyncio.to_thread(_call_unless_gone, calls)
-    except RuntimeError:
-        calls.clear()
-        raise
-
-
-async def in_time(asked: Awaitable[T], timeout_s: float, whom: str) -> T:
-    """The answer. Raises REQUEST_TIMED_OUT if it does not come in time; what was asked may be done all the same."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await asked
-    except TimeoutError:
-        raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"no answer from {whom} in {timeout_s:g} s") from None
-
-
-class AtHome(Protocol):
-    """An asynchronous client, whose state belongs to one event loop."""
-
-    @property
-    def home(self) -> asyncio.AbstractEventLoop:
-        """The loop."""
-
-
-H = TypeVar("H", bound=AtHome)
-Core = TypeVar("Core")
-
-
-def at_home(
-    method: Callable[Concatenate[H, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
-    """Lets a client's method be awaited in any event loop; its body runs in the client's own."""
-
-    @functools.wraps(method)
-    async def call(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if asyncio.get_running_loop() is self.home:
-            return await method(self, *args, **kwargs)
-        return await asyncio.wrap_future(_submit(method(self, *args, **kwargs), self.home))
-
-    return call
-
-
-def _submit(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> concurrent.futures.Future[T]:
-    if isinstance(loop, _OwnedLoop):  # a closed one takes nothing, and who asks it would wait for ever
-        return loop.owner.submit(coroutine)
-    return asyncio.run_coroutine_threadsafe(coroutine, loop)
-
-
-class Shell(Generic[Core]):
-    """The blocking form of a client: the asynchronous one and the thread of its loop."""
-
-    def __init__(self, core: Core, loop: LoopThread) -> None:
-        self._core = core
-        self._loop = loop
-
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._loop.run(coroutine)
-
-
-def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """The blocking form of an asynchronous client's method: same arguments, same documentation."""
-
-    def call(self: Shell[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(method(self._core, *args, **kwargs))
-
-    return _documented(call, method)
-
-
-def blocking_close(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, None]],
-) -> Callable[Concatenate[Any, P], None]:
-    """The blocking form of a client's `close`: from any thread; nothing is left to do once the cluster is closed."""
-
-    def call(self: Shell[Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        if not self._loop.is_closed:
-            self._loop.run(method(self._core, *args, **kwargs))
-
-    return _documented(call, method)
-
-
-def report_outcome(
-    callback: Callable[[T | None, BaseException | None], object], done: concurrent.futures.Future[T]
-) -> None:
-    """Call back with the result of a future, or with None and its error."""
-    error = concurrent.futures.CancelledError() if done.cancelled() else done.exception()
-    callback(None if error else done.result(), error)
-
-
-def _documented(call: Callable[P, T], method: Callable[..., Any]) -> Callable[P, T]:
-    call.__name__ = method.__name__
-    call.__qualname__ = method.__qualname__
-    call.__doc__ = method.__doc__
-    call.__wrapped__ = method  # type: ignore[attr-defined]
-    return call
-
-
-class _Closable(Protocol):
-    def close(self) -> object: ...
-
-
-class _AsyncClosable(Protocol):
-    def close(self) -> Awaitable[object]: ...
-
-
-class Closing:
-    """Lets `with` close what has a `close`."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self: _Closable, *raised: object) -> None:
-        self.close()
-
-
-class AsyncClosing:
-    """Lets `async with` close what has a `close` to be awaited."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self: _AsyncClosable, *raised: object) -> None:
-        await self.close()

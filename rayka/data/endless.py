@@ -13,8 +13,8 @@ import pyarrow as pa
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.consumer.range_reader import COLUMNS, RangeReader, TopicDeleted
 from rayka.client.consumer.topic_offsets import TopicOffsets, believed_bounds, isolation_of
+from rayka.client.forms import Closing
 from rayka.client.joined import RayCluster
-from rayka.client.loop import Closing
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.batches import MicroBatches, OnDataLoss, StreamSettings
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from rayka.client.admin.admin import AsyncAdmin
-from rayka.client.loop import in_time
+from rayka.client.calls import in_time
 from rayka.coordinator.groups.share.requests import ShareGroupHeartbeatRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rayka.client.consumer.range_reader import COLUMNS
 from rayka.client.consumer.topic_offsets import TopicOffsets, believed_bounds, isolation_of
-from rayka.client.loop import Closing
+from rayka.client.forms import Closing
 from rayka.errors import RaykaError
 from rayka.ranges.batches import MicroBatches, OnDataLoss, StreamSettings, behind, up_to
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch

@@ -26,9 +26,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from rayka.client.forms import Closing
 from rayka.client.group.coordinator import OffsetAndMetadata
 from rayka.client.joined import RayCluster
-from rayka.client.loop import Closing
 from rayka.client.settings import OpenTransaction
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.claims import WriteClaims

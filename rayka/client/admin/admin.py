@@ -11,7 +11,7 @@ from rayka.client.admin.groups import GroupAdmin
 from rayka.client.admin.share_records import share_records, table_of
 from rayka.client.consumer.offsets import OffsetAndTimestamp, absence, look_up
 from rayka.client.consumer.positions import require_topic_partition
-from rayka.client.loop import Shell, at_home, blocking
+from rayka.client.forms import Shell, at_home, blocking
 from rayka.client.unpicklable import Unpicklable
 from rayka.config import ConfigEntry, describe_broker, describe_default_broker, describe_topic
 from rayka.config.describe import describe_group, to_text

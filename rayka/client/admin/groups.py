@@ -15,8 +15,9 @@ from rayka.client.admin.group_offsets import (
     OffsetReset,
     offsets_of,
 )
+from rayka.client.calls import in_time
 from rayka.client.consumer.offsets import look_up
-from rayka.client.loop import at_home, in_time
+from rayka.client.forms import at_home
 from rayka.coordinator.groups.classic.requests import DescribedMember, DescribeGroupsRequest
 from rayka.coordinator.groups.consumer.protocol import PROTOCOL_TYPE, read_assignment
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupDescribeRequest

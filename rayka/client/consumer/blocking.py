@@ -15,7 +15,8 @@ from rayka.client.consumer.poll_guard import OTHER_THREAD, ThreadPoll
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.consumer.table_maker import TableKind
-from rayka.client.loop import Closing, LoopThread, Shell, blocking, blocking_close
+from rayka.client.forms import Closing, Shell, blocking, blocking_close
+from rayka.client.loop import LoopThread
 from rayka.client.unpicklable import Unpicklable
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition

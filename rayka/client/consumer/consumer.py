@@ -20,8 +20,9 @@ from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.consumer.stored import FetchedBatches
 from rayka.client.consumer.table_maker import TableKind, TableMaker
-from rayka.client.loop import AsyncClosing, at_home, in_thread
+from rayka.client.forms import AsyncClosing, at_home
 from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
+from rayka.client.threads import in_thread
 from rayka.client.unpicklable import Unpicklable
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker

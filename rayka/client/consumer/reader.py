@@ -10,7 +10,7 @@ from typing import NamedTuple, Unpack
 
 from rayka.client.consumer.offsets import UNKNOWN_FOR_S, absence, look_up
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
-from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking, blocking_close
+from rayka.client.forms import AsyncClosing, Closing, Shell, at_home, blocking, blocking_close
 from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
 from rayka.client.unpicklable import Unpicklable
 from rayka.errors import ErrorCode, RaykaError, may_pass

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from rayka.client.calls import Called
 from rayka.client.consumer.read_buffers import TableBuffers
-from rayka.client.loop import Called, Threads
+from rayka.client.threads import Threads
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 

@@ -10,10 +10,10 @@ from itertools import accumulate, chain
 
 import pyarrow as pa
 
+from rayka.client.calls import Called
 from rayka.client.consumer.records import RecordBatches
 from rayka.client.consumer.stored import FetchedBatches, StoredBatches
 from rayka.client.consumer.table_maker import Part, TableKind
-from rayka.client.loop import Called
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.build import Allocate
 from rayka.storage.columns.read import COLUMNS, END, ColumnsReader, FileBatches, FilesRead

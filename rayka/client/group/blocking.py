@@ -11,10 +11,11 @@ from typing import Any, TypeAlias, TypeVar, overload
 from rayka.client.consumer.blocking import Consumer
 from rayka.client.consumer.pending import Polled
 from rayka.client.consumer.poll_guard import ThreadPoll
+from rayka.client.forms import blocking, report_outcome
 from rayka.client.group.consumer import CLOSE_TIMEOUT_MS, AsyncGroupConsumer, deadline_after
 from rayka.client.group.coordinator import OffsetAndMetadata, ReadOffsets
 from rayka.client.group.member import RebalanceCallback
-from rayka.client.loop import LoopThread, blocking, report_outcome
+from rayka.client.loop import LoopThread
 from rayka.types import TopicPartition
 
 T = TypeVar("T")

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, overload
 
 from rayka.client.consumer.consumer import AsyncConsumer
+from rayka.client.forms import at_home
 from rayka.client.group.commits import Commits, PreparedCommit
 from rayka.client.group.coordinator import GroupCalls, GroupMetadata, OffsetAndMetadata, ReadOffsets
 from rayka.client.group.member import GroupMember
-from rayka.client.loop import at_home
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 

@@ -22,6 +22,7 @@ from rayka.client.consumer.consumer import seconds_of
 from rayka.client.consumer.pending import Polled
 from rayka.client.consumer.poll_guard import UNGUARDED, AnyPoll, Poll
 from rayka.client.consumer.sequence import BLOCK_RECORDS, ConsumerRecords
+from rayka.client.forms import at_home
 from rayka.client.group.commits import Commits
 from rayka.client.group.committing import CommittingConsumer
 from rayka.client.group.coordinator import GroupCalls, GroupMetadata
@@ -29,7 +30,6 @@ from rayka.client.group.member import LOOK_AGAIN_S, RUNS, GroupMember, Listener,
 from rayka.client.group.membership import ActionKind, Membership
 from rayka.client.group.settings import CONSUMER_PROTOCOL, GroupConsumerConfig
 from rayka.client.group.subscription import Identity, Subscription, subscription_of
-from rayka.client.loop import at_home
 from rayka.client.settings import configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from rayka.client.loop import in_time
+from rayka.client.calls import in_time
 from rayka.coordinator.codec import ZERO_UUID
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitRequest, OffsetFetchRequest, OffsetPartition

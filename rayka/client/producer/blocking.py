@@ -11,7 +11,8 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
-from rayka.client.loop import Closing, LoopThread, Shell, blocking, blocking_close
+from rayka.client.forms import Closing, Shell, blocking, blocking_close
+from rayka.client.loop import LoopThread
 from rayka.client.producer.arguments import HeadersLike
 from rayka.client.producer.batch import BatchFuture, ProducerBatch, RecordFuture
 from rayka.client.producer.partitioner import key_partition

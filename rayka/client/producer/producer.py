@@ -14,8 +14,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from rayka.actors.channel.memory_file import take_memory
+from rayka.client.forms import AsyncClosing, at_home
 from rayka.client.group.coordinator import GroupMetadata
-from rayka.client.loop import AsyncClosing, at_home, tell_of_end
+from rayka.client.loop import tell_of_end
 from rayka.client.producer.accumulator import Accumulator
 from rayka.client.producer.arguments import SINGLE_VALUES, HeadersLike, bytes_of, headers_of, require_fits, timestamp_of
 from rayka.client.producer.batch import MAX_RECORD_OVERHEAD, BatchFuture, ProducerBatch, RecordFuture

@@ -15,8 +15,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from rayka.client.calls import in_time
 from rayka.client.group.coordinator import GroupMetadata, OffsetAndMetadata, ReadOffsets
-from rayka.client.loop import in_time
 from rayka.client.producer.batch import ProducerBatch
 from rayka.client.settings import OpenTransaction, ProducerConfig
 from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitResponse, TxnOffsetCommitRequest

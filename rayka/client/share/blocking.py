@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
-from rayka.client.loop import Closing, Shell, blocking, blocking_close, report_outcome
+from rayka.client.forms import Closing, Shell, blocking, blocking_close, report_outcome
 from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
 from rayka.client.share.leaders import Caller
 from rayka.client.share.processing import RETRIABLE, Retriable

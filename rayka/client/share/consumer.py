@@ -14,8 +14,8 @@ from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypedDict, TypeVar
 
+from rayka.client.forms import AsyncClosing, at_home
 from rayka.client.group.subscription import subscription_of
-from rayka.client.loop import AsyncClosing, at_home
 from rayka.client.share.arrivals import Arrivals
 from rayka.client.share.held_records import ACCEPTED, Acknowledgements, Aside, HeldRecords, Results
 from rayka.client.share.leaders import RENEWED, Caller, MemberLeaders

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Final
 
-from rayka.client.loop import in_time
+from rayka.client.calls import in_time
 from rayka.coordinator.groups.share.requests import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker

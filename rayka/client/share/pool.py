@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from ray.exceptions import RayError
 
-from rayka.client.loop import Closing, LoopThread, Shell, blocking
+from rayka.client.forms import Closing, Shell, blocking
+from rayka.client.loop import LoopThread
 from rayka.client.share.commits import PoolCommits, ProcessingCounts
 from rayka.client.share.consumer import AsyncShareConsumer
 from rayka.client.share.processing import name_of

@@ -22,9 +22,9 @@ from rayka.client.consumer.poll_guard import UNGUARDED, Poll
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.consumer.sequence import ConsumerRecords
+from rayka.client.forms import at_home
 from rayka.client.group.consumer import AsyncGroupConsumer
 from rayka.client.group.subscription import Subscription
-from rayka.client.loop import at_home
 from rayka.errors import RaykaError
 from rayka.gateway.ports import Broker
 from rayka.types import TopicPartition

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.consumer.sequence import ConsumerRecords
+from rayka.client.forms import AsyncClosing, Closing, Shell, at_home, blocking
 from rayka.client.group.settings import require_text
-from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking
 from rayka.client.settings import invalid
 from rayka.client.streams.member import StreamMember
 from rayka.client.streams.topic_filter import TopicFilter

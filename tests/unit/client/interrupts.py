@@ -7,9 +7,12 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any
 
-from rayka.client.loop import LoopThread, Shell
+from rayka.client.forms import Shell
+from rayka.client.loop import LoopThread
 
 _EVENTS = ("call", "c_return")
+WAITING = ("rayka.client.calls", "rayka.client.forms", "rayka.client.loop")
+"""The modules in which a blocking call waits for the client's thread."""
 
 
 class InterruptedLoop:

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from rayka.client.loop import LoopThread, at_home, tell_of_end
+from rayka.client.forms import at_home
+from rayka.client.loop import LoopThread, tell_of_end
 from rayka.errors import RaykaError
 
 

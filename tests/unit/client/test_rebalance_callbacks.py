@@ -22,7 +22,7 @@ from rayka.testing import wait_until
 from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection
 from tests.unit.client.grouped import write
-from tests.unit.client.interrupts import interrupted_at
+from tests.unit.client.interrupts import WAITING, interrupted_at
 from tests.unit.client.test_group_consumer import SETTINGS, broker_config, cluster, share, until
 
 __all__ = ["broker_config", "cluster"]  # fixtures
@@ -308,7 +308,7 @@ def test_after_an_unsubscribe_that_was_interrupted_anywhere_polls_go_on(cluster:
     consumer = subscribed(cluster, lambda partitions: calls.append(len(partitions)))
     for place in itertools.count():
         calls.clear()
-        was_interrupted = interrupted_at(place, ("rayka.client.group", "rayka.client.loop"), consumer.unsubscribe)
+        was_interrupted = interrupted_at(place, ("rayka.client.group", *WAITING), consumer.unsubscribe)
         consumer.subscribe(["events"], on_revoked=lambda partitions: calls.append(len(partitions)))
         until(share(consumer), consumer)
         until(lambda: consumer._core._membership.state is MembershipState.STABLE, consumer)
@@ -329,7 +329,7 @@ def test_an_interrupt_anywhere_in_a_poll_neither_skips_nor_repeats_a_callback(cl
         consumer.unsubscribe()
         consumer.subscribe(["events"], on_assigned=lambda partitions: calls.append(len(partitions)))
         wait_until(lambda: consumer._core._membership.state is MembershipState.RECONCILING, 30, "an assignment")
-        return interrupted_at(place, ("rayka.client.group", "rayka.client.loop"), lambda: consumer.poll(50))
+        return interrupted_at(place, ("rayka.client.group", *WAITING), lambda: consumer.poll(50))
 
     for place in itertools.count():
         was_interrupted = interrupted(place)

@@ -13,7 +13,7 @@ from rayka.client.cluster import Cluster
 from rayka.client.share.consumer import AsyncShareConsumer
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition
 from rayka.testing import wait_until
-from tests.unit.client.interrupts import interrupt_next_answer, interrupted_at
+from tests.unit.client.interrupts import WAITING, interrupt_next_answer, interrupted_at
 from tests.unit.client.test_share_arrivals import (
     EXPLICIT,
     NOT_LEADER,
@@ -102,7 +102,7 @@ def test_an_interrupt_anywhere_in_a_commit_that_is_refused_loses_no_acknowledgem
             take(consumer, 1, ACCEPT)
             refusing.left = 1
             try:
-                was_interrupted = interrupted_at(place, ("rayka.client.share", "rayka.client.loop"), consumer.commit)
+                was_interrupted = interrupted_at(place, ("rayka.client.share", *WAITING), consumer.commit)
             finally:
                 wait_until(lambda: not consumer._core._requests, 30, "what was given to the loop has ended")
                 refusing.left = 0

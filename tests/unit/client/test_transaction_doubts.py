@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from rayka.client.calls import CoroutineRun
 from rayka.client.cluster import Cluster
-from rayka.client.loop import _Run
 from rayka.client.producer.blocking import Producer
 from rayka.client.producer.producer import AsyncProducer
 from rayka.coordinator.clock import Now
@@ -233,10 +233,10 @@ def test_offsets_that_are_interrupted_while_the_client_is_busy_are_not_left_out_
 ) -> None:
     """Ctrl-C comes before the client's thread has begun with them."""
     SlowGroups(connection, monkeypatch)
-    is_free, wait_for = threading.Event(), _Run.result
+    is_free, wait_for = threading.Event(), CoroutineRun.result
     interrupts = iter([KeyboardInterrupt])
 
-    def result(run: _Run[Any]) -> Any:
+    def result(run: CoroutineRun[Any]) -> Any:
         for interrupt in interrupts:
             raise interrupt
         is_free.set()
@@ -246,7 +246,7 @@ def test_offsets_that_are_interrupted_while_the_client_is_busy_are_not_left_out_
         producer.begin_transaction()
         producer.send("events", b"a").get(30)
         connection.loop.call_soon(is_free.wait)
-        monkeypatch.setattr(_Run, "result", result)
+        monkeypatch.setattr(CoroutineRun, "result", result)
         with pytest.raises(KeyboardInterrupt):
             producer.send_offsets({TopicPartition("events", 0): 1}, "g")
         with pytest.raises(RaykaError, match="send_offsets was interrupted"):

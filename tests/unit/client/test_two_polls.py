@@ -17,10 +17,10 @@ from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.errors import ErrorCode, RaykaError
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
-from tests.unit.client.interrupts import signalled_at
+from tests.unit.client.interrupts import WAITING, signalled_at
 
 EVENTS = TopicPartition("events", 0)
-CONSUMER = ("rayka.client.consumer", "rayka.client.group", "rayka.client.loop")
+CONSUMER = ("rayka.client.consumer", "rayka.client.group", *WAITING)
 CALLS = ["poll", "poll_batches", "poll_table", "iteration"]
 PAIRS = [pair for pair in itertools.product(CALLS, CALLS) if pair != ("iteration", "iteration")]
 
