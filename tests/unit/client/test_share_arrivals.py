@@ -118,7 +118,7 @@ def test_programs_that_poll_seldom_get_the_records_of_slow_leaders(cluster: Clus
 
 
 def test_records_that_nobody_polls_for_are_given_back_as_not_delivered(cluster: Cluster, leaders: AwayLeaders) -> None:
-    configure(cluster, **{"share.record.lock.duration.ms": "10000"})
+    configure(cluster, **{"share.record.lock.duration.ms": "20000"})
     write(cluster, 3)
 
     async def main() -> None:
