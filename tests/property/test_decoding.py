@@ -10,8 +10,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rayka.client.consumer.decoding import decode_batch
 from rayka.client.consumer.located import locate_batches
-from rayka.client.consumer.records import ConsumerRecord, decode_batch
+from rayka.client.consumer.records import ConsumerRecord
 from rayka.errors import RaykaError
 from rayka.storage.format.batch import HEADER, RECORD_BATCH_OVERHEAD, iter_headers, read_header, seal
 from rayka.storage.format.records import build_batch

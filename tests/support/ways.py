@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rayka.client.compiled import Compiled
-from rayka.client.consumer import located, records
+from rayka.client.consumer import decoding, located
 from rayka.client.native import native_records
 from rayka.client.producer import filling
 
@@ -24,9 +24,9 @@ def fill_by(way: str, patch: pytest.MonkeyPatch) -> None:
 
 def decode_by(way: str, patch: pytest.MonkeyPatch) -> None:
     """Consumers decode in this way. Records that were located are made by plain Python, or by C code."""
-    decoding = Compiled("no such module" if way == PLAIN else located.__name__, "locate_batches", lambda _: None)
+    locating = Compiled("no such module" if way == PLAIN else located.__name__, "locate_batches", lambda _: None)
     if way != PLAIN:
-        decoding.load()
-        assert decoding.function is not None
-    patch.setattr(records, "_compiled", decoding)
+        locating.load()
+        assert locating.function is not None
+    patch.setattr(decoding, "_compiled", locating)
     patch.setattr(located, "is_native", way == NATIVE)

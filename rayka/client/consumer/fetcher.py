@@ -16,11 +16,11 @@ from functools import partial
 from typing import NoReturn
 
 from rayka.client.consumer.answer_reader import AnswerReader, Found
+from rayka.client.consumer.completed_fetch import CompletedFetch
 from rayka.client.consumer.offset_fetcher import OffsetFetcher
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.read_ahead import FOR_RECORDS, ReadAhead
 from rayka.client.consumer.ready_partitions import ReadyPartitions
-from rayka.client.consumer.records import CompletedFetch
 from rayka.client.consumer.stored import BeginPart, FetchedBatches, StoredBatches, StoredFetch
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError, may_pass

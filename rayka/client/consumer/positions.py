@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import deque
 
-from rayka.client.consumer.records import CompletedFetch
+from rayka.client.consumer.completed_fetch import CompletedFetch
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.consumer.stored import FetchedBatches, StoredFetch
 from rayka.errors import ErrorCode, RaykaError

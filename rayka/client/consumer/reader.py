@@ -8,8 +8,9 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Unpack
 
+from rayka.client.consumer.completed_fetch import CompletedFetch
 from rayka.client.consumer.offsets import UNKNOWN_FOR_S, absence, look_up
-from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
+from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.forms import AsyncClosing, Closing, Shell, at_home, blocking, blocking_close
 from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
 from rayka.client.unpicklable import Unpicklable

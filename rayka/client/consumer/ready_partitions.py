@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 
+from rayka.client.consumer.completed_fetch import CompletedFetch
 from rayka.client.consumer.positions import AssignedPartition
-from rayka.client.consumer.records import CompletedFetch
 from rayka.client.consumer.stored import BeginPart, StoredFetch
 from rayka.gateway.server.segment_files import SegmentFiles
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from rayka.client.consumer.records import CompletedFetch
+from rayka.client.consumer.completed_fetch import CompletedFetch
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.acknowledge import GROUP_BACKOFF, AcknowledgementBatch

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rayka.client.consumer.completed_fetch import CompletedFetch
 from rayka.client.consumer.located import locate_batches
-from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
+from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.consumer.tables import table_of
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rayka.client.compiled import Compiled
-from rayka.client.consumer import records as records_module
-from rayka.client.consumer.records import MadeRecords, UndecodedRecords
+from rayka.client.consumer import decoding
+from rayka.client.consumer.decoding import UndecodedRecords
+from rayka.client.consumer.sequence import MadeRecords
 from rayka.storage.format.batch import BatchHeader, iter_headers
 from rayka.storage.format.records import Record, build_batch
 from rayka.types import TopicPartition
@@ -30,7 +31,7 @@ class LookedAtMeanwhile(UndecodedRecords):
 @pytest.fixture
 def records(monkeypatch: pytest.MonkeyPatch) -> LookedAtMeanwhile:
     """Two batches of two records, read by plain Python."""
-    monkeypatch.setattr(records_module, "_compiled", Compiled("no such module", "", lambda _: None))
+    monkeypatch.setattr(decoding, "_compiled", Compiled("no such module", "", lambda _: None))
     batches = [build_batch([Record(0, 0, b"", b"1"), Record(1, 0, b"", b"2")], base_offset=first) for first in (0, 2)]
     data = memoryview(b"".join(batches))
     return LookedAtMeanwhile(data, list(iter_headers(data)), 0, PARTITION)
@@ -47,7 +48,7 @@ def test_plain_python_continues_while_another_thread_loads_compiled_code(records
     decode = again._decode
 
     def decode_later(*arguments: object) -> object:
-        records_module._compiled.function = lambda *_: made
+        decoding._compiled.function = lambda *_: made
         again.records(3, 4)
         return decode(*arguments)  # type: ignore[arg-type]
 
