@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rayka.gateway.handlers import api_versions, cluster, configs, features, metadata, offsets, records, topics
+from rayka.gateway.handlers import api_versions, cluster, configs, features, metadata, offsets, records, sasl, topics
 from rayka.gateway.handlers.fetch import handler as fetch
 from rayka.gateway.handlers.groups import (
     classic,
@@ -53,6 +53,7 @@ APIS: Final = table(
     Api(ApiKey.SYNC_GROUP, 0, 5, 4, classic.handle_sync),
     Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5, describe.handle_describe),
     Api(ApiKey.LIST_GROUPS, 0, 5, 3, describe.handle_list),
+    Api(ApiKey.SASL_HANDSHAKE, 0, 1, 2, sasl.handle_handshake),
     Api(ApiKey.API_VERSIONS, 0, 5, 3, handle_frame=api_versions.handle),
     Api(ApiKey.CREATE_TOPICS, 0, 7, 5, topics.handle_create),
     Api(ApiKey.DELETE_TOPICS, 0, 6, 4, topics.handle_delete),
@@ -67,6 +68,7 @@ APIS: Final = table(
     Api(ApiKey.DESCRIBE_CONFIGS, 0, 4, 4, configs.handle_describe),
     Api(ApiKey.ALTER_CONFIGS, 0, 2, 2, configs.handle_alter),
     Api(ApiKey.DESCRIBE_LOG_DIRS, 0, 5, 2, records.handle_describe_log_dirs),
+    Api(ApiKey.SASL_AUTHENTICATE, 0, 2, 2, sasl.handle_authenticate),
     Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2, topics.handle_create_partitions),
     Api(ApiKey.DELETE_GROUPS, 0, 3, 2, describe.handle_delete),
     Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1, configs.handle_incremental_alter),

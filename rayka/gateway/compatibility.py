@@ -41,6 +41,8 @@ REMARKS = {
     ApiKey.CREATE_PARTITIONS: "internal topics and `__remote_log_metadata` keep their number of partitions",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "topics by pattern from 1 on (KIP-848)",
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "with the lag from 1 on (KIP-1226)",
+    ApiKey.SASL_HANDSHAKE: "refused with ILLEGAL_SASL_STATE, as by a listener of Kafka without SASL",
+    ApiKey.SASL_AUTHENTICATE: "as SaslHandshake",
     ApiKey.API_VERSIONS: "a version above these is answered in version 0 with UNSUPPORTED_VERSION",
     ApiKey.INIT_PRODUCER_ID: "keeping a prepared transaction (6) is answered with UNSUPPORTED_VERSION, as in Kafka 4.4",
     ApiKey.ADD_PARTITIONS_TO_TXN: "several transactions at once, and verification, from 4 on",

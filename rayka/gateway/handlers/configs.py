@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, Final
 
 from rayka.config.describe import (
     ConfigEntry,
@@ -21,13 +22,21 @@ from rayka.gateway.server.request import Call
 from rayka.metadata.commands import ConfigAlteration, ConfigOperation, ConfigReplacement, ConfigResult
 from rayka.metadata.records import ConfigResource, ResourceType
 
+_RESOURCES_IN_A_TURN: Final = 10
+"""Describing one takes about a millisecond: other clients of the process would wait for all of them."""
+
 
 async def handle_describe(call: Call) -> Any:
-    """Every setting of the resources, or those asked for, with where each value comes from."""
-    types = call.types
-    return types.DescribeConfigsResponse(
-        throttle_time=NO_THROTTLE, results=tuple(_describe(call, resource) for resource in call.request.resources)
-    )
+    """Every setting of the resources, or those asked for, with where each value comes from.
+
+    A resource that the request repeats is described once: a small request would use up the memory.
+    """
+    results = []
+    for resource in dict.fromkeys(call.request.resources):
+        results.append(_describe(call, resource))
+        if not len(results) % _RESOURCES_IN_A_TURN:
+            await asyncio.sleep(0)
+    return call.types.DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=tuple(results))
 
 
 def _describe(call: Call, resource: Any) -> Any:

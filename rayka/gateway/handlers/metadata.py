@@ -51,9 +51,10 @@ async def handle(call: Call) -> Any:
 
 
 async def _topics_asked(call: Call, asked: Iterable[Any]) -> list[Any]:
-    wanted = [_name_and_id(call, topic) for topic in asked]
+    """Each topic once, as in Kafka: repeating it would let a small request use up the memory."""
+    wanted = list(dict.fromkeys(_name_and_id(call, topic) for topic in asked))
     missing = [name for name, topic_id in wanted if name is not None and name not in call.broker.image.topics]
-    refused = await _create(call, list(dict.fromkeys(missing))) if missing else {}
+    refused = await _create(call, missing) if missing else {}
     image = call.broker.image
     return [
         _topic_by_id(call, image, topic_id)

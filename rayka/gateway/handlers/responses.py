@@ -45,3 +45,9 @@ def client_host(call: Call) -> str:
 def message_of(error: ErrorCode, message: str | None) -> str | None:
     """An error message for a response: null where there is no error."""
     return None if error == ErrorCode.NONE else message
+
+
+def known_storage_error(error: int, version: int, first_with_storage_error: int) -> int:
+    """The error in this version: before KAFKA_STORAGE_ERROR a client takes it for one that does not pass (KIP-112)."""
+    is_unknown = error == ErrorCode.KAFKA_STORAGE_ERROR and version < first_with_storage_error
+    return int(ErrorCode.NOT_LEADER_OR_FOLLOWER) if is_unknown else error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.asking import create, make, run
-from tests.unit.gateway.wire_client import WireClient, versions
+from tests.unit.gateway.scripted_broker import connect, feed, new_context, settle
+from tests.unit.gateway.wire_client import WireClient, encode, request_frame, versions
 
 
 @pytest.mark.parametrize(("key", "version"), versions(ApiKey.DESCRIBE_CONFIGS))
@@ -56,6 +58,52 @@ def test_describe_configs(key: ApiKey, version: int, tmp_path: Path) -> None:
         assert (await ask(client, 77, "x")).error_code == ErrorCode.INVALID_REQUEST
 
     run(tmp_path, check, num_partitions="4")
+
+
+def describe_request(names: list[str]) -> Any:
+    resources = tuple(
+        make(
+            ApiKey.DESCRIBE_CONFIGS, 4, "DescribeConfigsResource",
+            resource_type=2, resource_name=name, configuration_keys=None,
+        )
+        for name in names
+    )  # fmt: skip
+    return make(
+        ApiKey.DESCRIBE_CONFIGS, 4, "DescribeConfigsRequest",
+        resources=resources, include_synonyms=True, include_documentation=True,
+    )  # fmt: skip
+
+
+def test_a_repeated_resource_is_described_once(tmp_path: Path) -> None:
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        await create(broker, NewTopic("a"))
+        response = await client.call(ApiKey.DESCRIBE_CONFIGS, 4, describe_request(["a", "gone"] * 500))
+        assert [result.resource_name for result in response.results] == ["a", "gone"]
+
+    run(tmp_path, check)
+
+
+def test_other_clients_are_served_while_many_topics_are_described(tmp_path: Path) -> None:
+    async def main() -> None:
+        broker = LocalBroker(str(tmp_path))
+        broker.register("127.0.0.1", 9)
+        names = [f"t{number}" for number in range(100)]
+        await create(broker, *map(NewTopic, names))
+        context = new_context(broker)
+        connection, transport = connect(context)
+        neighbour, neighbour_transport = connect(context)
+        feed(connection, request_frame(ApiKey.DESCRIBE_CONFIGS, 4, encode(describe_request(names))))
+        feed(neighbour, request_frame(ApiKey.API_VERSIONS, 0, b""))
+        assert not transport.frames()
+        assert neighbour_transport.correlation_ids() == [7]
+        await settle()
+        assert transport.correlation_ids() == [7]
+        connection.abort()
+        neighbour.abort()
+        await settle()
+        broker.close()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(("key", "version"), versions(ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import struct
 import uuid
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -18,7 +19,7 @@ from rayka.gateway.server.segment_files import SegmentFile
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from rayka.types import AbortedTransaction, AppendResult, FetchPartition, FetchResult, FileSlice, TopicPartition
-from tests.unit.gateway.requests import batch
+from tests.unit.gateway.requests import TOPIC, batch, fetch_v0, fetch_v3, produce_v0, produce_v3
 from tests.unit.gateway.scripted_broker import MemoryTransport, ScriptedBroker, connect, feed, new_context, settle
 from tests.unit.gateway.test_produce_fetch import fetch_request, produce_request
 from tests.unit.gateway.wire_client import encode, request_frame, response_body
@@ -167,6 +168,46 @@ def test_a_segment_that_stays_lost_is_an_error_that_clients_retry(tmp_path: Path
         assert ErrorCode.KAFKA_STORAGE_ERROR.retriable
         assert not first.records
         assert second.error_code == 0
+
+    run(check)
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_consumers_before_the_storage_error_are_told_to_look_for_the_leader(version: int) -> None:
+    """They take an error that they do not know for one that does not pass, and end."""
+
+    async def check(case: Case) -> None:
+        old = fetch_v0() if version < 3 else fetch_v3()
+        body = old if version < 4 else encode(fetch_request(version, "orders", TOPIC_ID, {0: 0}))
+        feed(case.connection, request_frame(ApiKey.FETCH, version, body))
+        await case.answer(FetchResult(ErrorCode.KAFKA_STORAGE_ERROR))
+        while not case.transport.frames():
+            await asyncio.sleep(0.001)
+        (frame,) = case.transport.frames()
+        head = bytes(4 if version else 0) + struct.pack(">i", 1) + TOPIC + struct.pack(">ii", 1, 0)
+        body = response_body(ApiKey.FETCH, version, frame)
+        assert body.startswith(head)
+        expected = ErrorCode.NOT_LEADER_OR_FOLLOWER if version < 6 else ErrorCode.KAFKA_STORAGE_ERROR
+        assert struct.unpack_from(">h", body, len(head)) == (expected,)
+
+    run(check)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_producers_before_the_storage_error_are_told_to_look_for_the_leader(version: int) -> None:
+    """As on a full disk: they take an error that they do not know for one that does not pass, and drop the records."""
+
+    async def check(case: Case) -> None:
+        body = produce_v3(batch(70)) if version > 2 else produce_v0(batch(70))
+        feed(case.connection, request_frame(ApiKey.PRODUCE, version, body))
+        case.broker.partitions.appends[0][1].set_result([AppendResult(ErrorCode.KAFKA_STORAGE_ERROR)])
+        await settle()
+        (frame,) = case.transport.frames()
+        head = struct.pack(">i", 1) + TOPIC + struct.pack(">ii", 1, 0)
+        body = response_body(ApiKey.PRODUCE, version, frame)
+        assert body.startswith(head)
+        expected = ErrorCode.NOT_LEADER_OR_FOLLOWER if version < 4 else ErrorCode.KAFKA_STORAGE_ERROR
+        assert struct.unpack_from(">h", body, len(head)) == (expected,)
 
     run(check)
 

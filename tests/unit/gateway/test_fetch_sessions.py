@@ -112,6 +112,23 @@ def test_a_stale_session_makes_room() -> None:
     assert cache.begin(fresh, 2, [], [], False, 2 * MINUTE_MS + 1).error is ErrorCode.NONE
 
 
+def test_sessions_have_a_bounded_number_of_partitions() -> None:
+    cache = FetchSessions(
+        {"max.incremental.fetch.session.cache.slots": 9}, NodeUsage().fetch_sessions, 2 * MINUTE_MS, most_partitions=10
+    )
+    assert opened(cache, 11, 0) == 0
+    stale, fresh = opened(cache, 4, 0), opened(cache, 4, MINUTE_MS)
+    assert opened(cache, 3, MINUTE_MS) == 0
+    full = cache.begin(fresh, 1, partitions(6), [], False, MINUTE_MS)
+    assert (full.error, len(full.partitions)) == (ErrorCode.NONE, 6)
+    assert opened(cache, 3, 2 * MINUTE_MS + 1) > 0
+    assert cache.begin(stale, 1, [], [], False, 2 * MINUTE_MS + 1).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.begin(fresh, 2, partitions(8), [], False, 2 * MINUTE_MS + 1).error is (
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    )
+    assert len(cache) == 1
+
+
 def test_a_larger_session_takes_the_place_of_a_smaller_one_that_lasted() -> None:
     cache = sessions()
     small, large = opened(cache, 1, 0), opened(cache, 9, 0)

@@ -10,6 +10,7 @@ import pytest
 
 from rayka.coordinator.groups.requests import ListGroupsRequest
 from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.api import APIS
 from rayka.gateway.wire.schema import ApiKey, schema
 from rayka.metadata.commands import NewTopic
 from tests.support.local_broker import LocalBroker
@@ -230,6 +231,28 @@ def test_consumer_group_describe(key: ApiKey, version: int, tmp_path: Path) -> N
             )  # fmt: skip
         assert getattr(member, "member_type", 1) == 1
         assert (gone.error_code, unnamed.error_code) == (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_ID)
+
+    run(tmp_path, check)
+
+
+def test_a_repeated_group_is_answered_once(tmp_path: Path) -> None:
+    """A small request would become a response that is as much larger as the group has members or offsets."""
+    none_asked = {"topics": None, "member_id": None, "member_epoch": -1}
+
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        for key, names in (
+            (ApiKey.DESCRIBE_GROUPS, "groups"),
+            (ApiKey.CONSUMER_GROUP_DESCRIBE, "group_ids"),
+            (ApiKey.SHARE_GROUP_DESCRIBE, "group_ids"),
+        ):
+            asked: dict[str, Any] = {names: ("h", "g") * 100, "include_authorized_operations": False}
+            assert [group.group_id for group in (await ask(client, key, 9, **asked)).groups] == ["h", "g"]
+        for key in (ApiKey.OFFSET_FETCH, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS):
+            version = APIS[key].max_version
+            name = f"{key.title}RequestGroup"
+            groups = tuple(make(key, version, name, group_id=group_id, **none_asked) for group_id in ("h", "g"))
+            found = await ask(client, key, version, groups=groups * 100, require_stable=False)
+            assert [group.group_id for group in found.groups] == ["h", "g"]
 
     run(tmp_path, check)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 import uuid
 import weakref
 from collections.abc import Iterator
@@ -60,6 +61,21 @@ def test_confluent_kafka(bootstrap: str, topic: str, codec: str, idempotent: boo
     assert found == VALUES
     assert consumer.get_watermark_offsets(TopicPartition(topic, 0), 10) == (0, len(VALUES))
     consumer.close()
+
+
+def test_confluent_kafka_is_told_that_sasl_is_not_served(bootstrap: str) -> None:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import AdminClient
+
+    errors: list[KafkaError] = []
+    settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "error_cb": errors.append}
+    settings |= {"sasl.username": "user", "sasl.password": "password"}
+    admin = AdminClient({"bootstrap.servers": bootstrap, **settings})
+    ends_s = time.monotonic() + 30
+    while not errors and time.monotonic() < ends_s:
+        admin.poll(0.1)
+    assert errors[0].code() == KafkaError._AUTHENTICATION
+    assert "not valid in current SASL state" in errors[0].str()
 
 
 def test_confluent_kafka_administers(bootstrap: str, topic: str) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 from rayka.errors import ErrorCode
 from rayka.gateway.handlers.fetch.request import FIRST_FLEXIBLE, FIRST_WITH_SESSIONS, FIRST_WITH_TOPIC_ID
 from rayka.gateway.handlers.fetch.sessions import SessionPartition, TopicKey
+from rayka.gateway.handlers.responses import known_storage_error
 from rayka.gateway.server.request import response_head
 from rayka.gateway.server.response_writer import Part, SegmentPart
 from rayka.gateway.server.segment_files import SegmentFiles
@@ -24,6 +25,7 @@ from rayka.types import NO_LEADER, AbortedTransaction, FetchResult, FileSlice, T
 from rayka.varint import encode_uvarint
 
 _LEADER_TAG: Final = 1
+_FIRST_WITH_STORAGE_ERROR: Final = 6
 _HEAD: Final = struct.Struct(">ihi")
 _ABORTED: Final = struct.Struct(">qq")
 _NO_REPLICA: Final = INT32.pack(NO_LEADER)
@@ -72,14 +74,13 @@ class FetchResponse:
 
     def _write_result(self, number: int, topic_partition: TopicPartition | None, result: FetchResult) -> None:
         out, version = self._out, self._version
+        error = known_storage_error(result.error, version, _FIRST_WITH_STORAGE_ERROR)
         if version >= 5:
-            out += _V5.pack(
-                number, result.error, result.high_watermark, result.last_stable_offset, result.log_start_offset
-            )
+            out += _V5.pack(number, error, result.high_watermark, result.last_stable_offset, result.log_start_offset)
         elif version == 4:
-            out += _V4.pack(number, result.error, result.high_watermark, result.last_stable_offset)
+            out += _V4.pack(number, error, result.high_watermark, result.last_stable_offset)
         else:
-            out += _V0.pack(number, result.error, result.high_watermark)
+            out += _V0.pack(number, error, result.high_watermark)
         if version >= 4:
             self._write_aborted(result.aborted_transactions)
         if version >= 11:

@@ -23,6 +23,7 @@ NO_SESSION_ID = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _MAX_EPOCH = 2**31 - 1
+_MOST_PARTITIONS = 500_000
 
 TopicKey = str | uuid.UUID | None
 PartitionKey = tuple[TopicKey, int]
@@ -120,12 +121,22 @@ class FetchContext:
 
 
 class FetchSessions:
-    """The sessions of a gateway; those of a node are at most `max.incremental.fetch.session.cache.slots`."""
+    """The sessions of a gateway; those of a node are at most `max.incremental.fetch.session.cache.slots`.
 
-    def __init__(self, config: Mapping[str, Any], count: SharedCount, eviction_ms: int = 120_000) -> None:
+    Together they have at most `most_partitions`, of a few hundred bytes each, so that no client uses up the memory.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        count: SharedCount,
+        eviction_ms: int = 120_000,
+        most_partitions: int = _MOST_PARTITIONS,
+    ) -> None:
         self._count = count
         self._slots: int = config["max.incremental.fetch.session.cache.slots"]
         self._eviction_ms = eviction_ms
+        self._most_partitions = most_partitions
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
 
     def __len__(self) -> int:
@@ -172,10 +183,14 @@ class FetchSessions:
     def _resume(
         self, session: FetchSession, changed: list[SessionPartition], forgotten: list[PartitionKey], now_ms: int
     ) -> FetchContext:
+        size = len(session.partitions)
         session.update(changed, forgotten)
         if not session.partitions:
             del self._sessions[session.session_id]
             return FetchContext()
+        if len(session.partitions) > size and self._partition_count > self._most_partitions:
+            del self._sessions[session.session_id]
+            return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.session_id)
@@ -183,8 +198,14 @@ class FetchSessions:
 
     def _open(self, partitions: list[SessionPartition], uses_topic_ids: bool, now_ms: int) -> FetchSession | None:
         """A new session, None if there is no room for it."""
-        if len(self._sessions) + self._count.others >= self._slots and not self._evict(len(partitions), now_ms):
+        size = len(partitions)
+        if size > self._most_partitions:
             return None
+        if len(self._sessions) + self._count.others >= self._slots and not self._evict(size, now_ms):
+            return None
+        while self._partition_count + size > self._most_partitions:
+            if not self._evict(size, now_ms):
+                return None
         session_id = NO_SESSION_ID
         while session_id == NO_SESSION_ID or session_id in self._sessions:
             session_id = secrets.randbelow(2**31)
@@ -192,6 +213,10 @@ class FetchSessions:
         session = FetchSession(session_id, uses_topic_ids, by_key, now_ms, now_ms)
         self._sessions[session_id] = session
         return session
+
+    @property
+    def _partition_count(self) -> int:
+        return sum(len(session.partitions) for session in self._sessions.values())
 
     def _evict(self, size: int, now_ms: int) -> bool:
         """Make room for a session of `size` partitions: a stale session goes, else the smallest that is

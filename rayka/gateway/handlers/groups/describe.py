@@ -17,11 +17,11 @@ _FIRST_DESCRIBE_WITH_NOT_FOUND = 6
 
 
 async def handle_describe(call: Call) -> Any:
-    """Describe classic groups. Before version 6 one that is not there is Dead, without an error."""
-    answers = await answers_by_group(call.broker.groups, DescribeGroupsRequest, call.request.groups)
+    """Describe classic groups, each once. Before version 6 one that is not there is Dead, without an error."""
+    asked = dict.fromkeys(call.request.groups)
+    answers = await answers_by_group(call.broker.groups, DescribeGroupsRequest, asked)
     return call.types.DescribeGroupsResponse(
-        throttle_time=NO_THROTTLE,
-        groups=tuple(_described(call, group_id, answers[group_id]) for group_id in call.request.groups),
+        throttle_time=NO_THROTTLE, groups=tuple(_described(call, group_id, answers[group_id]) for group_id in asked)
     )
 
 

@@ -48,7 +48,7 @@ def heartbeat_fields(
 
 async def describe_fields(call: Call, request: DescribeRequest, more: MemberFields) -> dict[str, Any]:
     """The fields of the response that describes groups; `more` gives those that members of one kind have besides."""
-    asked = call.request.group_ids
+    asked = dict.fromkeys(call.request.group_ids)
     answers = await answers_by_group(call.broker.groups, request, filter(None, asked))
     unnamed = RaykaError(ErrorCode.INVALID_GROUP_ID, "a group's id must not be empty")
     groups = tuple(_group(call, group_id, answers.get(group_id, unnamed), more) for group_id in asked)

@@ -37,7 +37,7 @@ async def handle(call: Call) -> Any:
         return types.OffsetFetchResponse(
             throttle_time=NO_THROTTLE, topics=tuple(_topics(call, fetched)), error_code=fetched.error
         )
-    groups = await asyncio.gather(*(_fetch(call, group) for group in call.request.groups))
+    groups = await asyncio.gather(*(_fetch(call, group) for group in dict.fromkeys(call.request.groups)))
     return types.OffsetFetchResponse(
         throttle_time=NO_THROTTLE,
         groups=tuple(

@@ -25,7 +25,8 @@ _UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 async def handle_describe(call: Call) -> Any:
     """Where share-partitions are, and from version 1 on how far they lag behind."""
     share_groups = ShareGroups(call.broker)
-    groups = await asyncio.gather(*(_describe(call, share_groups, group) for group in call.request.groups))
+    asked = dict.fromkeys(call.request.groups)
+    groups = await asyncio.gather(*(_describe(call, share_groups, group) for group in asked))
     return call.types.DescribeShareGroupOffsetsResponse(throttle_time=NO_THROTTLE, groups=tuple(groups))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rayka.gateway.handlers.produce.request import FIRST_FLEXIBLE, ProduceRequest
+from rayka.gateway.handlers.responses import known_storage_error
 from rayka.gateway.server.request import finish_frame, response_head
 from rayka.gateway.wire.leader_hints import LeaderHints
 from rayka.gateway.wire.reader import INT16, INT32, MAX_STRING_BYTES
@@ -18,6 +19,7 @@ FIRST_WITH_LOG_START: Final = 5
 RESULT: Final = struct.Struct(">ihqqq")
 """A partition's result from version 5 on: index, error, base offset, log append time, log start offset."""
 _FIRST_WITH_APPEND_TIME: Final = 2
+_FIRST_WITH_STORAGE_ERROR: Final = 4
 _FIRST_WITH_RECORD_ERRORS: Final = 8
 _FIRST_WITH_LEADER: Final = 10
 _LEADER_TAG: Final = 0
@@ -66,12 +68,13 @@ def _write_result(
 ) -> None:
     named = partition if isinstance(partition, TopicPartition) else None
     number = partition.partition if isinstance(partition, TopicPartition) else partition
+    error = known_storage_error(result.error, version, _FIRST_WITH_STORAGE_ERROR)
     if version >= FIRST_WITH_LOG_START:
-        out += RESULT.pack(number, *result[:4])
+        out += RESULT.pack(number, error, *result[1:4])
     elif version >= _FIRST_WITH_APPEND_TIME:
-        out += _RESULT_V2.pack(number, *result[:3])
+        out += _RESULT_V2.pack(number, error, *result[1:3])
     else:
-        out += _RESULT_V0.pack(number, *result[:2])
+        out += _RESULT_V0.pack(number, error, result.base_offset)
     flexible = version >= FIRST_FLEXIBLE
     if version >= _FIRST_WITH_RECORD_ERRORS:
         out += _record_errors(result.record_errors, flexible)
