@@ -13,7 +13,7 @@ from rayka.client.consumer.pending import Polled
 from rayka.client.consumer.poll_guard import ThreadPoll
 from rayka.client.group.consumer import CLOSE_TIMEOUT_MS, AsyncGroupConsumer, deadline_after
 from rayka.client.group.coordinator import OffsetAndMetadata, ReadOffsets
-from rayka.client.group.member import RebalanceCallback
+from rayka.client.group.member import RUNS, RebalanceCallback
 from rayka.client.loop import LoopThread, blocking, report_outcome
 from rayka.types import TopicPartition
 
@@ -114,12 +114,16 @@ class GroupConsumer(Consumer):
             raise failure
 
     def _run_callback(self, callback: RebalanceCallback) -> None:
-        run = object()
+        outer, run = RUNS.get(), object()
         try:
+            RUNS.set((*outer, run))
             callback.runs += [run]
             if callback.runs[0] is run:
                 callback.listener(callback.partitions)
         finally:
-            if callback.runs[:1] == [run]:
-                callback.has_ended = True
-                self._loop.run(self._core.callback_done(callback))
+            try:
+                if callback.runs[:1] == [run]:
+                    callback.has_ended = True
+                    self._loop.run(self._core.callback_done(callback))
+            finally:
+                RUNS.set(outer)

@@ -167,13 +167,13 @@ class AsyncGroupConsumer(CommittingConsumer):
 
         An iteration beside that of another task waits for the end of its callback.
         """
-        self._member.require_no_callback(may_wait=self._poll_guard.has_one_beside(poll))
+        self._member.require_no_callback("poll", may_wait=self._poll_guard.has_one_beside(poll))
         return super().begin_poll(poll)
 
     def require_may_leave(self) -> None:
-        """Raises INVALID_REQUEST while a callback runs, which would wait for its own end. From any thread."""
+        """Raises INVALID_REQUEST within a callback, which would wait for its own end. From any thread."""
         if not self._is_closed:
-            self._member.require_no_callback()
+            self._member.require_no_callback("close or unsubscribe", may_wait=True)
 
     def stop_leaving(self) -> None:
         """Let polls do the rest. From any thread."""
@@ -204,6 +204,10 @@ class AsyncGroupConsumer(CommittingConsumer):
         """Commit, if commits are automatic, and leave the group, within `timeout_ms`. Safe to repeat.
 
         A static member keeps its partitions: it may come back within the group's session timeout.
+
+        If a rebalance callback runs in another thread or task, this waits for its end; REQUEST_TIMED_OUT where that is
+        not within `timeout_ms`. Within a callback it raises INVALID_REQUEST: close the consumer after the poll instead.
+        With both errors the consumer is closed, but its group waits for the session timeout.
         """
         try:
             self.require_may_leave()
@@ -263,6 +267,7 @@ class AsyncGroupConsumer(CommittingConsumer):
         self._fetcher.assign(())
         self.collector.forget_unassigned()
         self._fetcher.wake()  # a poll of another task, which has heard of nothing meanwhile
+        self._member.require_ended_callback()
         return None
 
     @at_home
