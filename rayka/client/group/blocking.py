@@ -76,7 +76,7 @@ class GroupConsumer(Consumer):
         with self._only_user():
             self._core.require_may_leave()
             try:
-                self._leave(self._core.config.default_api_timeout_ms)
+                self._leave(time.monotonic() + self._core.config.default_api_timeout_ms / 1000)
             except BaseException:
                 self._core.stop_leaving()
                 raise
@@ -85,9 +85,11 @@ class GroupConsumer(Consumer):
         """See `AsyncGroupConsumer.close`."""
         if self._loop.is_closed:
             return
+        deadline_s = time.monotonic() + timeout_ms / 1000
         try:
             self._core.require_may_leave()
-            self._leave(timeout_ms)
+            self._loop.run(self._core.commits_ended(timeout_ms / 2))
+            self._leave(deadline_s)
         finally:
             self._loop.run(self._core.stop())
 
@@ -103,8 +105,8 @@ class GroupConsumer(Consumer):
             self._run_callback(event)
         return event
 
-    def _leave(self, timeout_ms: float) -> None:
-        deadline_s, failure = time.monotonic() + timeout_ms / 1000, None
+    def _leave(self, deadline_s: float) -> None:
+        failure = None
         while (callback := self._loop.run(self._core.next_leave_event(deadline_s))) is not None:
             try:
                 self._run_callback(callback)

@@ -147,7 +147,7 @@ class AsyncGroupConsumer(CommittingConsumer):
         """
         self.require_may_leave()
         try:
-            await self._leave(self.config.default_api_timeout_ms)
+            await self._leave(time.monotonic() + self.config.default_api_timeout_ms / 1000)
         except BaseException:
             self.stop_leaving()
             raise
@@ -203,15 +203,19 @@ class AsyncGroupConsumer(CommittingConsumer):
     async def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:
         """Commit, if commits are automatic, and leave the group, within `timeout_ms`. Safe to repeat.
 
+        Commits that are under way end first.
+
         A static member keeps its partitions: it may come back within the group's session timeout.
 
         If a rebalance callback runs in another thread or task, this waits for its end; REQUEST_TIMED_OUT where that is
         not within `timeout_ms`. Within a callback it raises INVALID_REQUEST: close the consumer after the poll instead.
         With both errors the consumer is closed, but its group waits for the session timeout.
         """
+        deadline_s = time.monotonic() + timeout_ms / 1000
         try:
             self.require_may_leave()
-            await self._leave(timeout_ms)
+            await self.commits_ended(timeout_ms / 2)
+            await self._leave(deadline_s)
         finally:
             await self.stop()
 
@@ -314,9 +318,9 @@ class AsyncGroupConsumer(CommittingConsumer):
             await self._run_callback(event)
         return event
 
-    async def _leave(self, timeout_ms: float) -> None:
+    async def _leave(self, deadline_s: float) -> None:
         """A callback that fails does not keep the member from leaving."""
-        deadline_s, failure = time.monotonic() + timeout_ms / 1000, None
+        failure = None
         while (callback := await self.next_leave_event(deadline_s)) is not None:
             try:
                 await self._run_callback(callback)
