@@ -143,7 +143,8 @@ class AsyncGroupConsumer(CommittingConsumer):
     async def unsubscribe(self) -> None:
         """Give up all partitions and leave the group; first commit, if commits are automatic.
 
-        If it is cancelled, or interrupted, polls do the rest.
+        If it is cancelled, or interrupted, polls do the rest; also after REQUEST_TIMED_OUT, where the rebalance callback
+        of another task does not end. Within a callback it raises INVALID_REQUEST.
         """
         self.require_may_leave()
         try:

@@ -154,8 +154,8 @@ class GroupMember:
         """Raises REQUEST_TIMED_OUT if a callback still runs, for which a departure has waited."""
         callback = self._callback
         if callback is not None and callback.is_running:
-            reason = "a rebalance callback still runs, and the others wait for the session timeout"
-            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"The consumer could not leave its group in time: {reason}")
+            reason = "The consumer could not leave its group in time: a rebalance callback still runs"
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, reason)
 
     def callback_done(self, callback: RebalanceCallback) -> None:
         """The callback has returned, or raised."""
