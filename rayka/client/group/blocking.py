@@ -85,9 +85,9 @@ class GroupConsumer(Consumer):
         """See `AsyncGroupConsumer.close`."""
         if self._loop.is_closed:
             return
+        self._core.require_may_leave()
         deadline_s = time.monotonic() + timeout_ms / 1000
         try:
-            self._core.require_may_leave()
             self._loop.run(self._core.commits_ended(timeout_ms / 2))
             self._leave(deadline_s)
         finally:

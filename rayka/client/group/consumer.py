@@ -143,8 +143,8 @@ class AsyncGroupConsumer(CommittingConsumer):
     async def unsubscribe(self) -> None:
         """Give up all partitions and leave the group; first commit, if commits are automatic.
 
-        If it is cancelled, or interrupted, polls do the rest; also after REQUEST_TIMED_OUT, where the rebalance callback
-        of another task does not end. Within a callback it raises INVALID_REQUEST.
+        If it is cancelled, or interrupted, polls do the rest; also after REQUEST_TIMED_OUT, where a callback of
+        another task goes on. Within a callback it raises INVALID_REQUEST, and changes nothing.
         """
         self.require_may_leave()
         try:
@@ -209,12 +209,12 @@ class AsyncGroupConsumer(CommittingConsumer):
         A static member keeps its partitions: it may come back within the group's session timeout.
 
         If a rebalance callback runs in another thread or task, this waits for its end; REQUEST_TIMED_OUT where that is
-        not within `timeout_ms`. Within a callback it raises INVALID_REQUEST: close the consumer after the poll instead.
-        With both errors the consumer is closed, but its group waits for the session timeout.
+        not within `timeout_ms`: then the consumer is closed, but its group waits for the session timeout. Within a
+        callback it raises INVALID_REQUEST, and changes nothing: close the consumer after the poll.
         """
+        self.require_may_leave()
         deadline_s = time.monotonic() + timeout_ms / 1000
         try:
-            self.require_may_leave()
             await self.commits_ended(timeout_ms / 2)
             await self._leave(deadline_s)
         finally:
