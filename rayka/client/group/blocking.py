@@ -14,7 +14,7 @@ from rayka.client.consumer.poll_guard import ThreadPoll
 from rayka.client.forms import blocking, report_outcome
 from rayka.client.group.consumer import CLOSE_TIMEOUT_MS, AsyncGroupConsumer, deadline_after
 from rayka.client.group.coordinator import OffsetAndMetadata, ReadOffsets
-from rayka.client.group.member import RebalanceCallback
+from rayka.client.group.member import RUNS, RebalanceCallback
 from rayka.client.loop import LoopThread
 from rayka.types import TopicPartition
 
@@ -77,7 +77,7 @@ class GroupConsumer(Consumer):
         with self._only_user():
             self._core.require_may_leave()
             try:
-                self._leave(self._core.config.default_api_timeout_ms)
+                self._leave(time.monotonic() + self._core.config.default_api_timeout_ms / 1000)
             except BaseException:
                 self._core.stop_leaving()
                 raise
@@ -86,9 +86,11 @@ class GroupConsumer(Consumer):
         """See `AsyncGroupConsumer.close`."""
         if self._loop.is_closed:
             return
+        self._core.require_may_leave()
+        deadline_s = time.monotonic() + timeout_ms / 1000
         try:
-            self._core.require_may_leave()
-            self._leave(timeout_ms)
+            self._loop.run(self._core.commits_ended(timeout_ms / 2))
+            self._leave(deadline_s)
         finally:
             self._loop.run(self._core.stop())
 
@@ -104,8 +106,8 @@ class GroupConsumer(Consumer):
             self._run_callback(event)
         return event
 
-    def _leave(self, timeout_ms: float) -> None:
-        deadline_s, failure = time.monotonic() + timeout_ms / 1000, None
+    def _leave(self, deadline_s: float) -> None:
+        failure = None
         while (callback := self._loop.run(self._core.next_leave_event(deadline_s))) is not None:
             try:
                 self._run_callback(callback)
@@ -115,12 +117,16 @@ class GroupConsumer(Consumer):
             raise failure
 
     def _run_callback(self, callback: RebalanceCallback) -> None:
-        run = object()
+        outer, run = RUNS.get(), object()
         try:
+            RUNS.set((*outer, run))
             callback.runs += [run]
             if callback.runs[0] is run:
                 callback.listener(callback.partitions)
         finally:
-            if callback.runs[:1] == [run]:
-                callback.has_ended = True
-                self._loop.run(self._core.callback_done(callback))
+            try:
+                if callback.runs[:1] == [run]:
+                    callback.has_ended = True
+                    self._loop.run(self._core.callback_done(callback))
+            finally:
+                RUNS.set(outer)

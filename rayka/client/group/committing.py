@@ -59,6 +59,15 @@ class CommittingConsumer(AsyncConsumer):
             await self._commits.commit(prepared, timeout_ms)
         return dict(prepared.offsets)
 
+    @at_home
+    async def commits_ended(self, timeout_ms: float) -> None:
+        """Wait for the commits that are under way: a member that has left may not commit.
+
+        `close` gives them half of its time, so that the member leaves also if its commits come to nothing.
+        """
+        if not self._is_closed:
+            await self._calls.commits_ended(timeout_ms)
+
     @overload
     async def committed(self, partitions: tuple[str, int]) -> OffsetAndMetadata | None: ...
 

@@ -143,11 +143,12 @@ class AsyncGroupConsumer(CommittingConsumer):
     async def unsubscribe(self) -> None:
         """Give up all partitions and leave the group; first commit, if commits are automatic.
 
-        If it is cancelled, or interrupted, polls do the rest.
+        If it is cancelled, or interrupted, polls do the rest; also after REQUEST_TIMED_OUT, where a callback of
+        another task goes on. Within a callback it raises INVALID_REQUEST, and changes nothing.
         """
         self.require_may_leave()
         try:
-            await self._leave(self.config.default_api_timeout_ms)
+            await self._leave(time.monotonic() + self.config.default_api_timeout_ms / 1000)
         except BaseException:
             self.stop_leaving()
             raise
@@ -167,13 +168,13 @@ class AsyncGroupConsumer(CommittingConsumer):
 
         An iteration beside that of another task waits for the end of its callback.
         """
-        self._member.require_no_callback(may_wait=self._poll_guard.has_one_beside(poll))
+        self._member.require_no_callback("poll", may_wait=self._poll_guard.has_one_beside(poll))
         return super().begin_poll(poll)
 
     def require_may_leave(self) -> None:
-        """Raises INVALID_REQUEST while a callback runs, which would wait for its own end. From any thread."""
+        """Raises INVALID_REQUEST within a callback, which would wait for its own end. From any thread."""
         if not self._is_closed:
-            self._member.require_no_callback()
+            self._member.require_no_callback("close or unsubscribe", may_wait=True)
 
     def stop_leaving(self) -> None:
         """Let polls do the rest. From any thread."""
@@ -203,11 +204,19 @@ class AsyncGroupConsumer(CommittingConsumer):
     async def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:
         """Commit, if commits are automatic, and leave the group, within `timeout_ms`. Safe to repeat.
 
+        Commits that are under way end first.
+
         A static member keeps its partitions: it may come back within the group's session timeout.
+
+        If a rebalance callback runs in another thread or task, this waits for its end; REQUEST_TIMED_OUT where that is
+        not within `timeout_ms`: then the consumer is closed, but its group waits for the session timeout. Within a
+        callback it raises INVALID_REQUEST, and changes nothing: close the consumer after the poll.
         """
+        self.require_may_leave()
+        deadline_s = time.monotonic() + timeout_ms / 1000
         try:
-            self.require_may_leave()
-            await self._leave(timeout_ms)
+            await self.commits_ended(timeout_ms / 2)
+            await self._leave(deadline_s)
         finally:
             await self.stop()
 
@@ -263,6 +272,7 @@ class AsyncGroupConsumer(CommittingConsumer):
         self._fetcher.assign(())
         self.collector.forget_unassigned()
         self._fetcher.wake()  # a poll of another task, which has heard of nothing meanwhile
+        self._member.require_ended_callback()
         return None
 
     @at_home
@@ -309,9 +319,9 @@ class AsyncGroupConsumer(CommittingConsumer):
             await self._run_callback(event)
         return event
 
-    async def _leave(self, timeout_ms: float) -> None:
+    async def _leave(self, deadline_s: float) -> None:
         """A callback that fails does not keep the member from leaving."""
-        deadline_s, failure = time.monotonic() + timeout_ms / 1000, None
+        failure = None
         while (callback := await self.next_leave_event(deadline_s)) is not None:
             try:
                 await self._run_callback(callback)

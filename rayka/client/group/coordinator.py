@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -115,6 +116,12 @@ class GroupCalls:
                 await self._commit(offsets, member, deadline_s)
         finally:
             self._commits -= 1
+
+    async def commits_ended(self, timeout_ms: float) -> None:
+        """Wait for the commits that were begun before, or until the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1000), self._turn:
+                pass
 
     async def committed(
         self, partitions: Sequence[TopicPartition], timeout_ms: float

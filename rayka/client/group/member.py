@@ -24,7 +24,8 @@ LOOK_AGAIN_S = 0.1
 """How often a topic is looked for that the coordinator knows already and this process does not."""
 
 RUNS: ContextVar[tuple[object, ...]] = ContextVar("RUNS", default=())
-"""Of the callbacks, of any consumer, in which the running task is, or was begun: what was added to their `runs`."""
+"""Of the callbacks, of any consumer, in which the running task or thread is, or the task was begun: what was added to
+their `runs`."""
 
 Listener: TypeAlias = Callable[[list[TopicPartition]], Awaitable[None] | None]
 """Takes the partitions that were assigned, are to be given up, or are lost."""
@@ -142,12 +143,19 @@ class GroupMember:
                 self._action_task = asyncio.get_running_loop().create_task(self._carry_out(action))
         return self._callback
 
-    def require_no_callback(self, *, may_wait: bool = False) -> None:
+    def require_no_callback(self, call: str, *, may_wait: bool = False) -> None:
         """Raises INVALID_REQUEST while the program runs a callback; with `may_wait` only within it. From any thread."""
         callback = self._callback
         if callback is not None and callback.is_running and not (may_wait and callback.runs[0] not in RUNS.get()):
-            reason = "a poll within it would wait for the callback itself, any other can follow it"
+            reason = f"a {call} within it would wait for the callback itself, any other can follow it"
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"A rebalance callback runs: {reason}")
+
+    def require_ended_callback(self) -> None:
+        """Raises REQUEST_TIMED_OUT if a callback still runs, for which a departure has waited."""
+        callback = self._callback
+        if callback is not None and callback.is_running:
+            reason = "The consumer could not leave its group in time: a rebalance callback still runs"
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, reason)
 
     def callback_done(self, callback: RebalanceCallback) -> None:
         """The callback has returned, or raised."""

@@ -581,6 +581,31 @@ def test_a_commit_is_not_tried_again_under_a_later_epoch(
         assert consumer.committed(("single", 0)) is None
 
 
+@pytest.mark.parametrize("may_wait", [True, False])
+def test_close_waits_for_the_commits_that_are_under_way_before_it_leaves(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch, may_wait: bool
+) -> None:
+    """After leaving they would be refused. A coordinator that is away does not keep it longer than it has time."""
+    cluster.admin().create_topic("single", partitions=1)
+    write(cluster, 10, "single")
+    consumer = cluster.consumer("g", ["single"], enable_auto_commit=False, **SETTINGS)
+    take(10, consumer)
+    answers, execute = itertools.count(), connection.broker.groups.execute
+
+    async def load(*arguments: Any) -> Any:
+        if isinstance(arguments[-1], OffsetCommitRequest) and (next(answers) < 5 or not may_wait):
+            raise RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return await execute(*arguments)
+
+    monkeypatch.setattr(connection.broker.groups, "execute", load)
+    waiting = consumer.commit_async({("single", 0): 10})
+    consumer.close(60_000 if may_wait else 100)
+    assert waiting.done() is may_wait
+    if may_wait:
+        assert cluster.consumer("g").committed(("single", 0)) == OffsetAndMetadata(10)
+        assert cluster.admin().describe_group("g").members == ()
+
+
 def test_an_asynchronous_commit_has_the_positions_of_its_call(cluster: Cluster, connection: LocalConnection) -> None:
     cluster.admin().create_topic("single", partitions=1)
     write(cluster, 10, "single")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -131,21 +131,111 @@ def test_close_waits_for_the_callback_that_a_poll_runs_and_leaves_then(
     assert consumer._core._membership.identity.member_id not in left
 
 
-def test_a_callback_that_closes_its_consumer_gets_an_error_and_a_second_close_none(cluster: Cluster) -> None:
-    errors: list[ErrorCode] = []
+def test_close_in_another_thread_waits_for_the_callback_that_runs_and_leaves_the_group(
+    cluster: Cluster, others: ThreadPoolExecutor
+) -> None:
+    """What the callback commits counts."""
+    has_begun, may_end = threading.Event(), threading.Event()
+    revoked: list[int] = []
+
+    def on_revoked(partitions: list[TopicPartition]) -> None:
+        revoked.append(len(partitions))
+        if not has_begun.is_set():
+            has_begun.set()
+            assert may_end.wait(60)
+            consumer.commit({partitions[0]: 7})
+
+    consumer = subscribed(cluster, on_revoked)
+    begin_revocation(cluster, consumer)
+    polling = others.submit(consumer.poll, 60_000)
+    assert has_begun.wait(60)
+    with ThreadPoolExecutor(1) as third:
+        closing = third.submit(consumer.close)
+        wait_until(lambda: closing.done() or is_waiting(consumer), 30, "close waits")
+        assert not closing.done()
+        may_end.set()
+        closing.result(60)
+    with pytest.raises(RaykaError, match="The consumer is"):
+        polling.result(60)
+    assert revoked == [2, 2]
+    left = {member.member_id for member in cluster.admin().describe_group("g").members}
+    assert len(left) == 1
+    assert consumer._core._membership.identity.member_id not in left
+    committed = cluster.consumer("g").committed([TopicPartition("events", number) for number in range(4)])
+    assert 7 in {one.offset for one in committed.values() if one is not None}
+
+
+def test_close_says_so_where_a_callback_still_runs_at_the_end_of_its_time(
+    cluster: Cluster, others: ThreadPoolExecutor
+) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
 
     def on_assigned(_: list[TopicPartition]) -> None:
-        try:
-            consumer.close()
-        except RaykaError as error:
-            errors.append(error.code)
-        consumer.close()
+        has_begun.set()
+        assert may_end.wait(60)
 
     consumer = cluster.consumer("g", **SETTINGS)
     consumer.subscribe(["events"], on_assigned=on_assigned)
+    polling = others.submit(consumer.poll, 60_000)
+    assert has_begun.wait(60)
+    with pytest.raises(RaykaError, match="a rebalance callback still runs") as late:
+        consumer.close(timeout_ms=50)
+    assert late.value.code is ErrorCode.REQUEST_TIMED_OUT
+    may_end.set()
     with pytest.raises(RaykaError, match="The consumer is closed"):
-        consumer.poll(60_000)
-    assert errors == [ErrorCode.INVALID_REQUEST]
+        polling.result(60)
+    consumer.close()
+
+
+def test_a_task_may_close_or_unsubscribe_while_the_callback_of_another_one_runs(cluster: Cluster) -> None:
+    """They wait for its end; in the callback, or a task of it, they would wait for themselves."""
+
+    async def main(leave: Callable[[AsyncGroupConsumer], Awaitable[None]]) -> None:
+        consumer = cluster.async_consumer("g", **SETTINGS)
+        has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+        async def on_assigned(_: list[TopicPartition]) -> None:
+            has_begun.set()
+            await may_end.wait()
+            for awaited in (consumer.unsubscribe(), asyncio.create_task(consumer.unsubscribe())):
+                with pytest.raises(RaykaError, match="A rebalance callback runs"):
+                    await awaited
+
+        await consumer.subscribe(["events"], on_assigned=on_assigned)
+        polling = asyncio.create_task(consumer.poll(60_000))
+        await has_begun.wait()
+        leaving = asyncio.create_task(leave(consumer))
+        while not is_waiting(consumer):
+            await asyncio.sleep(0.001)
+            assert not leaving.done() or await leaving
+        may_end.set()
+        await leaving
+        assert cluster.admin().describe_group("g").members == ()
+        polling.cancel()
+        await asyncio.wait([polling])
+        await consumer.close()
+
+    asyncio.run(asyncio.wait_for(main(AsyncGroupConsumer.close), 60))
+    asyncio.run(asyncio.wait_for(main(AsyncGroupConsumer.unsubscribe), 60))
+
+
+def test_a_callback_that_closes_its_consumer_gets_an_error_and_a_close_after_the_poll_leaves(cluster: Cluster) -> None:
+    errors: list[ErrorCode] = []
+
+    def on_assigned(_: list[TopicPartition]) -> None:
+        for _ in range(2):
+            with pytest.raises(RaykaError, match="a close or unsubscribe within it") as refused:
+                consumer.close()
+            errors.append(refused.value.code)
+
+    consumer = cluster.consumer("g", **SETTINGS)
+    consumer.subscribe(["events"], on_assigned=on_assigned)
+    until(share(consumer), consumer)
+    assert errors == [ErrorCode.INVALID_REQUEST] * 2
+    assert len(cluster.admin().describe_group("g").members) == 1
+    consumer.close()
+    consumer.close()
+    assert cluster.admin().describe_group("g").members == ()
 
 
 def test_a_poll_is_woken_up_though_that_was_asked_while_another_task_left_the_group(cluster: Cluster) -> None:

@@ -121,6 +121,27 @@ def test_a_static_member_changes_its_protocol_up_and_down() -> None:
     assert (counts(back, old[1]), shell.state()) == ([2, 2], "Stable")
 
 
+def test_a_static_consumer_that_comes_back_as_a_classic_member_is_late_no_more() -> None:
+    """The others would heartbeat ten times as often, for as long as the coordinator runs."""
+    shell = new_shell()
+    old = ClassicClient(shell, group_instance_id="j")
+    run(shell, old)
+    new = ConsumerClient(shell, "new", instance_id="i")
+    new.join()
+    run(shell, old, new)
+    for _ in range(8):
+        shell.advance(5_000)
+        old.step()
+    back = ClassicClient(shell, group_instance_id="i")
+    run(shell, old, back)
+    assert group_type(shell) == "classic"
+    third = ConsumerClient(shell, "third")
+    third.join()
+    run(shell, old, back, third)
+    shell.advance(4_000)
+    assert third.heartbeat().heartbeat_interval_ms == 5_000
+
+
 @pytest.mark.parametrize("policy", [MigrationPolicy.DISABLED, MigrationPolicy.DOWNGRADE])
 def test_a_classic_group_stays_classic(policy: MigrationPolicy) -> None:
     shell = new_shell(policy)

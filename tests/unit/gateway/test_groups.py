@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rayka.coordinator.groups.classic.requests import SyncGroupResponse
 from rayka.coordinator.groups.requests import ListGroupsRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.api import APIS
@@ -268,6 +269,10 @@ ASKING_COORDINATORS = versions(
 def test_a_coordinator_that_loads_is_an_error_of_the_form_of_the_version(
     key: ApiKey, version: int, tmp_path: Path
 ) -> None:
+    """Java's consumer takes it for final in a sync, and a heartbeat needs no answer from the group."""
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    expected = {ApiKey.SYNC_GROUP: {ErrorCode.REBALANCE_IN_PROGRESS}, ApiKey.HEARTBEAT: set()}.get(key, {loading})
+
     def errors(entity: Any) -> set[int]:
         if isinstance(entity, tuple):
             return set().union(*map(errors, entity))
@@ -279,8 +284,23 @@ def test_a_coordinator_that_loads_is_an_error_of_the_form_of_the_version(
     async def check(client: WireClient, broker: LocalBroker) -> None:
         await create(broker, NewTopic("orders", 3))
         request = asking(key, version, broker)
-        broker.groups.failure = RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "loading")
-        assert errors(await client.call(key, version, request)) - {0} == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        broker.groups.failure = RaykaError(loading, "loading")
+        assert errors(await client.call(key, version, request)) - {0} == expected
+
+    run(tmp_path, check)
+
+
+@pytest.mark.parametrize("version", [version for _, version in versions(ApiKey.SYNC_GROUP)])
+def test_a_sync_that_waits_in_a_coordinator_that_loads_again_is_told_to_join_again(
+    version: int, tmp_path: Path
+) -> None:
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        broker.groups.execute = answer  # type: ignore[method-assign]
+        synced = await client.call(ApiKey.SYNC_GROUP, version, asking(ApiKey.SYNC_GROUP, version, broker))
+        assert synced.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+
+    async def answer(_: object) -> SyncGroupResponse:
+        return SyncGroupResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     run(tmp_path, check)
 

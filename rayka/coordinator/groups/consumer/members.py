@@ -215,11 +215,12 @@ class ConsumerMembers:
         changes = self._update(group.draft(), now)
         member = self._classic.join(changes, request, member_id, self._group_settings.of(group.group_id))
         answer = self._classic.answer(member)
-        is_last_consumer = replaced is not None and replaced.classic is None
-        if is_last_consumer and migration.can_downgrade(changes.group, (), self._settings):
+        may_downgrade = migration.can_downgrade(changes.group, (), self._settings)
+        if replaced is not None and replaced.classic is None and may_downgrade:
             # The last consumer came back as a classic member.
             answer = replace(answer, generation_id=changes.group.epoch)
-            return self._downgrade(changes, RemoveMembers(group.group_id, (), JoinGroupResponse), answer, now)
+            removed = RemoveMembers(group.group_id, (replaced.member_id,), JoinGroupResponse)
+            return self._downgrade(changes, removed, answer, now)
         replaced_id = None if replaced is None else replaced.member_id
         step = AdmitClassicMember(group.group_id, member, replaced_id, JoinGroupResponse)
         return Result(answer, tuple(changes.records), step=step)

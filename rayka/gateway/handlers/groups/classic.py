@@ -86,9 +86,11 @@ async def handle_sync(call: Call) -> Any:
         synced = await call.broker.groups.execute(_sync(call))
     except RaykaError as error:
         synced = SyncGroupResponse(error.code)
+    # A coordinator that loads has lost the rebalance. Java's consumer ends at its error here, and joins again at this.
+    is_loading = synced.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return call.types.SyncGroupResponse(
         throttle_time=NO_THROTTLE,
-        error_code=synced.error,
+        error_code=ErrorCode.REBALANCE_IN_PROGRESS if is_loading else synced.error,
         protocol_type=synced.protocol_type,
         protocol_name=synced.protocol_name,
         assignment=synced.assignment,
@@ -112,7 +114,7 @@ def _sync(call: Call) -> SyncGroupRequest:
 
 
 async def handle_heartbeat(call: Call) -> Any:
-    """Renew a member's session."""
+    """Renew a member's session. A coordinator that loads starts all sessions anew: the member just goes on."""
     request = call.request
     heartbeat = HeartbeatRequest(
         request.group_id, request.generation_id, request.member_id, call.field("group_instance_id", None)
@@ -121,7 +123,8 @@ async def handle_heartbeat(call: Call) -> Any:
     try:
         answer = await call.broker.groups.execute(heartbeat)
     except RaykaError as error:
-        answer = HeartbeatResponse(error.code)
+        is_loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        answer = HeartbeatResponse(ErrorCode.NONE if is_loading else error.code)
     return call.types.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=answer.error)
 
 
