@@ -15,6 +15,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
 from rayka.share.acknowledge import AcknowledgementBatch
+from rayka.share.config import ShareGroupConfig
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import TopicPartition
 from tests.support.local_broker import LocalBroker
@@ -108,6 +109,39 @@ def test_a_group_is_read_also_where_its_records_can_not_be_described(tmp_path: P
         leader.leader_epoch += 1  # as while the partition gets another leader
         described = await scene.leaders._ask(DescribeShareRecords("g", PLACE))
         assert (described.is_loaded, described.is_read) == (False, True)
+
+    check(tmp_path, body)
+
+
+def test_a_group_is_read_while_a_lock_lasts_that_is_longer_than_those_of_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(scene: Scene) -> None:
+        await scene.read("holds it")
+        append(scene.broker, "a", 1)
+        assert (await scene.fetch("holds it")).acquired_offsets == [(0, 0)]
+        monkeypatch.setattr(
+            scene.leaders.partitions, "_group_config", lambda _: ShareGroupConfig(record_lock_duration_ms=1)
+        )
+        await asyncio.sleep(0.01)
+        assert (await alter(scene.client, "a", 0, 0)).error_code == ErrorCode.NON_EMPTY_GROUP
+        taken = (AcknowledgementBatch(0, 0, (1,)),)
+        assert (await scene.fetch("holds it", acknowledged=taken)).acquired_offsets == []
+
+    check(tmp_path, body)
+
+
+def test_who_describes_a_group_that_nobody_reads_changes_nothing(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        await scene.read("killed")
+        append(scene.broker, "a", 1)
+        assert (await scene.fetch("killed")).acquired_offsets == [(0, 0)]
+        await scene.fetch("killed", acknowledged=(AcknowledgementBatch(0, 0, (1,)),))
+        scene.let_a_lock_pass()
+        assert await scene.leaders.records("g", PLACE) == ()
+        assert await scene.leaders.records("g", PLACE) is not None
+        assert not await scene.is_read()
+        assert await scene.leaders.records("g", PLACE) is None
 
     check(tmp_path, body)
 
