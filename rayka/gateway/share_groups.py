@@ -210,10 +210,14 @@ class ShareGroups:
         return await self._leaders.is_read(group_id, partitions)
 
     async def delete_state(self, group_id: str) -> ErrorCode:
-        """Delete the state of a whole group, so that the group itself can be deleted."""
+        """Delete the state of a whole group that was refused as NON_EMPTY_GROUP, so that it can be deleted.
+
+        NON_EMPTY_GROUP: it has members, or programs read it, or it is another kind of group. Raises RaykaError.
+        """
         answer = await self.delete_offsets(DeleteShareGroupOffsetsRequest(group_id, None))
-        errors = (topic.error for topic in answer.topics)
-        return next((error for error in (answer.error, *errors) if error is not NONE), NONE)
+        errors = (answer.error, *(topic.error for topic in answer.topics))
+        error = next((error for error in errors if error is not NONE), NONE)
+        return ErrorCode.NON_EMPTY_GROUP if error is ErrorCode.GROUP_ID_NOT_FOUND else error
 
     async def describe_offsets(
         self, group_id: str, topics: Sequence[NamedPartitions] | None = None

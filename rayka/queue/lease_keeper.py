@@ -31,7 +31,7 @@ RETRY_S: Final = 0.05
 _FAILED_S: Final = 1.0
 _TICK_S: Final = 0.02
 _PATIENCE_S: Final = 1.0
-"""How long a tick waits for a leader: what is acknowledged meanwhile is for the next tick.
+"""How long a tick, or a fetch, waits for a leader: what is acknowledged meanwhile is for the next tick.
 
 Not less than `_FAILED_S`, so that what has failed is not sent again at once.
 """
@@ -167,10 +167,12 @@ class LeaseKeeper:
         return {} if self._fetches else self._leases.take_idle(now_ms())
 
     async def _give_back(self, take: Callable[[], Mapping[int, Sequence[tuple[int, int]]]]) -> None:
+        """Fetches wait meanwhile, but not for a leader that does not answer soon: it gets these items before theirs."""
         async with self._giving_back:
             with self._lock:
                 ranges = take()
-            await self._member.give_back(ranges)
+            returning = self._background.start("items that go back", self._member.give_back(ranges))
+            await asyncio.wait([returning], timeout=_PATIENCE_S)
 
     async def _send_first(self) -> None:
         """Send acknowledgements, and wait for the first answers to all that are on their way then.

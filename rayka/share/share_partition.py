@@ -190,6 +190,16 @@ class SharePartition:
         """The state of a record that is not delivered any more, although no member accepted it."""
         return ARCHIVING if self.config.dead_letter_topic else ARCHIVED
 
+    @property
+    def has_locks(self) -> bool:
+        """Whether members hold records, or records whose change is not persisted yet."""
+        return any(batch.state is ACQUIRED for batch in self._batches)
+
+    @property
+    def is_persisted(self) -> bool:
+        """Whether no change waits to be persisted, or is being persisted."""
+        return self._write is None and not self._transitions and not self._unpersisted
+
     def depth(self, log_end_offset: int) -> ShareDepth:
         """The number of available and acquired records, if the log ends for the group at `log_end_offset`."""
         new_count = max(0, log_end_offset - self.end_offset)

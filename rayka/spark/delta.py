@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.spark.running import BatchIdentity, Sink, batch_of, frames_of
+from rayka.spark.running import NO_TOPIC_IDS, BatchIdentity, Sink, batch_of, frames_of
 
 logger = logging.getLogger(__name__)
 
@@ -94,11 +94,16 @@ class Commit(NamedTuple):
 
     def options(self) -> dict[str, str]:
         """The commit as options of a DataFrame's writer; `DESCRIBE HISTORY` shows the metadata."""
-        frame = {"frame": self.frame} if self.frame else {}
+        stream_id, batch_id, offsets, topic_ids = self.batch
+        described: dict[str, Any] = {"stream_id": stream_id, "batch_id": batch_id, "offsets": offsets}
+        if topic_ids:
+            described["topic_ids"] = dict(topic_ids)
+        if self.frame:
+            described["frame"] = self.frame
         return {
             "txnAppId": f"{self.batch.stream_id}/{self.frame}" if self.frame else self.batch.stream_id,
             "txnVersion": str(self.batch.batch_id),
-            "userMetadata": json.dumps(self.batch._asdict() | frame),
+            "userMetadata": json.dumps(described),
         }
 
     def settings(self) -> dict[str, str]:
@@ -138,16 +143,18 @@ class DeltaSink:
             rows.write.format("delta").mode("append").options(**commit.options()).save(self._path)
         else:
             self._merge(rows, commit)
-        commit.batch.require_same(self._committed_offsets(rows.sparkSession, commit), f"Table {self._path}")
+        found = self._metadata(rows.sparkSession, commit)
+        place, topic_ids = f"Table {self._path}", found.get("topic_ids", NO_TOPIC_IDS)
+        commit.batch.require_same(found.get("offsets"), place, topic_ids)
 
-    def _committed_offsets(self, spark: SparkSession, commit: Commit) -> Any:
-        """The offsets in the metadata of a commit: first of the last commits, then of the whole history."""
+    def _metadata(self, spark: SparkSession, commit: Commit) -> Mapping[str, Any]:
+        """The metadata of a commit: first of the last commits, then of the whole history. Empty if it is not there."""
         for limit in (f"LIMIT {_LAST_COMMITS}", ""):
             history = spark.sql(f"DESCRIBE HISTORY {table_at(self._path)} {limit}").select("userMetadata").collect()
             for (metadata,) in history:
                 if commit.is_described_by(found := _parsed(metadata)):
-                    return found.get("offsets")
-        return None
+                    return found
+        return {}
 
     def _transformed(self, df: DataFrame) -> DataFrame:
         return df if self._transform is None else self._transform(df)

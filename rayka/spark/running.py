@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.ranges.plan import OffsetRange
+from rayka.ranges.plan import NO_TOPIC_ID, OffsetRange
 from rayka.spark.frames import Frames
 
 Sink = Callable[[DataFrame, int], object]
@@ -55,20 +56,27 @@ def running_batch() -> RunningBatch | None:
     return _running.get()
 
 
+NO_TOPIC_IDS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
 class BatchIdentity(NamedTuple):
     """How a sink recognises a batch that comes again: it stores this with the rows.
 
     `offsets` are those that the batch reads, for each partition where it starts and where it ends. A checkpoint that
-    was copied or restored has batches of the same stream and numbers with other offsets.
+    was copied or restored has batches of the same stream and numbers with other offsets. `topic_ids` are those of
+    topics, as far as they are known.
     """
 
     stream_id: str
     batch_id: int
     offsets: Any
+    topic_ids: Mapping[str, str] = NO_TOPIC_IDS
 
-    def require_same(self, offsets: Any, place: object) -> None:
+    def require_same(self, offsets: Any, place: object, topic_ids: Mapping[str, str] = NO_TOPIC_IDS) -> None:
         """Raises INVALID_REQUEST if a place has the batch with other offsets, unless records were lost since then."""
-        if not _contains(offsets, self.offsets):
+        known = {**self.topic_ids, **topic_ids}
+        created_again = {topic for topic, topic_id in self.topic_ids.items() if known[topic] != topic_id}
+        if not _contains(offsets, self.offsets, created_again):
             raise RaykaError(
                 ErrorCode.INVALID_REQUEST,
                 f"{place} has batch {self.batch_id} of stream {self.stream_id} with the offsets {json.dumps(offsets)},"
@@ -77,30 +85,38 @@ class BatchIdentity(NamedTuple):
             )
 
 
-def _contains(written: Any, planned: Any) -> bool:
+def _contains(written: Any, planned: Any, created_again: Collection[str]) -> bool:
     """Whether a batch was written with these offsets, or with more: it is planned again without those that are lost."""
     if not isinstance(written, dict) or not isinstance(planned, dict):
         return bool(written == planned)
     return all(
-        _is_left(written.get(topic, {}).get(partition), offsets)
+        _is_left(written.get(topic, {}).get(partition), offsets, is_created_again=topic in created_again)
         for topic, partitions in planned.items()
         for partition, offsets in partitions.items()
     )
 
 
-def _is_left(written: list[int] | None, planned: list[int]) -> bool:
-    """Whether this is what retention has left of a partition's offsets. It takes the first ones, so the start moves."""
-    if written is None or written == planned:
-        return written is not None
+def _is_left(written: list[int] | None, planned: list[int], *, is_created_again: bool) -> bool:
+    """Whether this is what is left of a partition's offsets: nothing if the topic was created again.
+
+    Retention takes the first ones, so the start moves.
+    """
+    if written is None:
+        return False
     (written_start, written_end), (start, end) = written, planned
-    return start != written_start and (start == end or written_start < start < end <= written_end)
+    if is_created_again:
+        return start == end
+    if start == written_start:
+        return end == written_end
+    return start == end or written_start < start < end <= written_end
 
 
 def batch_of(df: DataFrame, batch_id: int) -> BatchIdentity | None:
     """The batch that a sink was given by `stream_topic` or by Structured Streaming, None outside of a stream."""
     running = running_batch()
     if running is not None:
-        return BatchIdentity(running.stream_id, batch_id, _offsets(running.ranges))
+        topic_ids = {each.topic: str(each.topic_id) for each in running.ranges if each.topic_id != NO_TOPIC_ID}
+        return BatchIdentity(running.stream_id, batch_id, _offsets(running.ranges), topic_ids)
     query_id = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
         return None

@@ -13,11 +13,12 @@ from pyspark.sql import DataFrame
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.checkpoint import require_local
-from rayka.spark.running import BatchIdentity, Sink, batch_of, frames_of
+from rayka.spark.running import NO_TOPIC_IDS, BatchIdentity, Sink, batch_of, frames_of
 from rayka.storage.files import RealFiles
 
 _STREAM = "_stream.json"
 _OFFSETS = "_offsets.json"
+_TOPICS = "_topics.json"
 """Names that begin with an underscore are hidden from Spark's readers."""
 
 
@@ -59,7 +60,9 @@ class ParquetSink:
         if not target.exists():
             self._write(df, target, batch)
         elif (written := target / _OFFSETS).exists():
-            batch.require_same(json.loads(written.read_text()), target)
+            topics = target / _TOPICS
+            topic_ids = json.loads(topics.read_text()) if topics.exists() else NO_TOPIC_IDS
+            batch.require_same(json.loads(written.read_text()), target, topic_ids)
         self._files.sync_path(os.fspath(self._directory))
 
     def _require_owner(self, stream_id: str) -> None:
@@ -95,6 +98,7 @@ class ParquetSink:
             if old != attempt:
                 shutil.rmtree(old, ignore_errors=True)
         (attempt / _OFFSETS).write_text(json.dumps(batch.offsets))
+        (attempt / _TOPICS).write_text(json.dumps(dict(batch.topic_ids)))
         self._sync(attempt)
         attempt.rename(target)
 

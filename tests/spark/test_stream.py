@@ -210,6 +210,22 @@ def test_a_checkpoint_that_was_restored_does_not_pass_over_records(spark, cluste
     assert written(tmp_path / "out") == once(330)
 
 
+def test_a_written_batch_does_not_stop_the_stream_of_a_topic_that_was_created_again(spark, cluster, topic, tmp_path):
+    """The driver died between the rename of the batch and its commit."""
+    fill(cluster, topic, 300)
+    arguments = {"checkpoint": tmp_path / "checkpoint", "sink": parquet_sink(tmp_path / "out"), "on_data_loss": "skip"}
+    with stream_topic(spark, topic, **arguments) as stream:
+        stream.process_available()
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()
+    cluster.admin().delete_topic(topic)
+    cluster.admin().create_topic(topic, 3)
+    fill(cluster, topic, 30)
+    with stream_topic(spark, topic, **arguments) as stream:
+        repeated, new = stream.process_available()
+    assert (repeated.offsets, len(repeated.losses), new.offsets) == (0, 3, 30)
+    assert written(tmp_path / "out") == {**once(300), **{(i % 3, i // 3): 2 for i in range(30)}}
+
+
 class Driver:
     """A process that streams, once it is told to begin: Spark starts in it while the one before is at work."""
 

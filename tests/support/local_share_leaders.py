@@ -65,7 +65,7 @@ class LocalShareLeaders:
         return answer.records if answer.is_loaded else None
 
     async def is_read(self, group_id: str, topic_partitions: Sequence[TopicPartition]) -> bool:
-        answers = [await self._ask(DescribeShareRecords(group_id, one)) for one in topic_partitions]
+        answers = [await self._ask(DescribeShareRecords(group_id, one, True)) for one in topic_partitions]
         return any(answer.is_read for answer in answers)
 
     async def give_back(

@@ -195,17 +195,21 @@ class MeasureShareDepth(NamedTuple):
 
 
 class DescribeShareRecords(NamedTuple):
-    """Ask what a share group has in flight in a partition."""
+    """Ask what a share group has in flight in a partition.
+
+    `is_to_change`: if nobody reads the group, its persisted state is to be changed. The leader then forgets the state.
+    """
 
     group_id: str
     topic_partition: TopicPartition
+    is_to_change: bool = False
 
 
 class DescribedShareRecords(NamedTuple):
     """The answer; not `is_loaded`: no member of the group reads here, so that only its durable state is known.
 
-    `is_read`: a member of the group, or a queue that reads without being one, waits for records of this actor, or has
-    asked it for records or renewed its locks within the duration of a lock.
+    `is_read`: a member of the group, or a queue that reads without being one, waits for records of this actor, holds
+    some, or has asked it for records or renewed its locks within the duration of a lock.
     """
 
     is_loaded: bool

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 _OWN_THREADS = "rayka-"
 _RETRY_S = 0.1
 _MAX_RETRY_S = 2.0
+_MOST_LOGGED = 20
+"""Reasons in one outage: they may differ in a detail each time."""
 _ADVICE = ". If the broker was started again, start this program again: its Ray has ended"
 """For programs. A process of the broker ends with its Ray."""
 
@@ -112,7 +114,7 @@ class ImageWatch:
         self._position = Position()
         self._news = asyncio.Condition()
         self._retry_s = _RETRY_S
-        self._logged = ""
+        self._logged: set[str] = set()
         self._background = BackgroundTasks(watcher)
 
     async def start(self) -> None:
@@ -150,15 +152,18 @@ class ImageWatch:
             return
         self._retry_s = _RETRY_S
         if self._logged:
-            self._logged = ""
+            self._logged.clear()
             logger.warning("the controller is available again")
         await self.take(changes)
 
     def _log_away(self, error: ray.exceptions.RayError) -> None:
-        """Log that the controller does not answer: each reason once, until it does or there is another one."""
+        """Log that the controller does not answer: each reason once until it does.
+
+        A controller that dies again and again has several, by turns.
+        """
         reason = _reason(error)
-        if reason != self._logged:
-            self._logged = reason
+        if reason not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add(reason)
             advice = _ADVICE if self._die_after is None else ""
             logger.warning("the controller is unavailable (%s); the last metadata image stays in use%s", reason, advice)
 

@@ -386,8 +386,14 @@ class LeadSharePartition:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no write and no dead letters are in progress."""
-        return self._loading.done() and not self._waiting and not self._burials
+        """Whether no record is locked, and no write and no dead letters are in progress."""
+        is_at_rest = self._core is None or (self._core.is_persisted and not self._core.has_locks)
+        return self._loading.done() and is_at_rest and not self._burials
+
+    @property
+    def has_locks(self) -> bool:
+        """Whether a member holds records."""
+        return self._core is not None and self._core.has_locks
 
     def close(self) -> None:
         """Drop the state in memory; acknowledgements in progress fail. The persisted state stays."""

@@ -1,7 +1,7 @@
 """The share-partitions of one partition actor: those of the partitions that it leads.
 
 A share-partition is loaded when a member first fetches from it, and forgotten when the partition is led elsewhere, or
-when no member of the group is left: then others may change its persisted state (AlterShareGroupOffsets).
+when no member of the group is left, and no lock: then others may change its persisted state (AlterShareGroupOffsets).
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class SharePartitions:
                 self._background.start("share-partition", self._ask_one(request, done))
 
     def _describe(self, request: DescribeShareRecords) -> DescribedShareRecords:
-        """Forgets a group that nobody reads: who is told so may change its persisted state."""
+        """Forgets a group that nobody reads, if who is told so may change its persisted state."""
         is_read = self._is_read(request.group_id)
-        if not is_read:
+        if request.is_to_change and not is_read:
             self._members.pop(request.group_id, None)
             self._forget_absent(request.group_id)
         leader = self._leaders.get(GroupPartition(request.group_id, request.topic_partition))
@@ -106,8 +106,9 @@ class SharePartitions:
             return DescribedShareRecords(is_loaded=False, is_read=is_read)
 
     def _is_read(self, group_id: str) -> bool:
-        """Whether a member waits, or has fetched lately: later than a lock lasts it holds nothing, and may be dead."""
-        if self._waiters.has_group(group_id):
+        """Whether a member waits, holds records, or has fetched lately: later than a lock lasts it may be dead."""
+        has_locks = any(leader.has_locks for key, leader in self._leaders.items() if key.group_id == group_id)
+        if has_locks or self._waiters.has_group(group_id):
             return True
         oldest_s = self._loop.time() - self._group_config(group_id).record_lock_duration_ms / 1000
         return any(last_fetch.time_s > oldest_s for last_fetch in self._members.get(group_id, {}).values())
@@ -272,7 +273,7 @@ class SharePartitions:
         return found._replace(leader=None, error=None if error.code in _NOT_YET else persister_error(error))
 
     def _changed(self, key: GroupPartition) -> None:
-        """Wake who waits for records. What was kept for its dead letters alone is forgotten when they are written."""
+        """Wake who waits for records. What was kept for its locks or dead letters alone is forgotten after them."""
         self._wake(key)
         leader = self._leaders.get(key)
         if key.group_id not in self._members and leader is not None and leader.is_idle:
@@ -375,7 +376,10 @@ class SharePartitions:
         self._forget_absent(group_id)
 
     def _forget_absent(self, group_id: str) -> None:
-        """Forget members that have not come back for long; with the last one the group's share-partitions go."""
+        """Forget members that have not come back for long; with the last one the group's share-partitions go.
+
+        Those with locks go when these have ended (`_changed`): a lock may last longer.
+        """
         oldest_s = self._loop.time() - _FORGOTTEN_AFTER_S
         members = self._members.pop(group_id, {})
         present = {member_id: last_fetch for member_id, last_fetch in members.items() if last_fetch.time_s > oldest_s}

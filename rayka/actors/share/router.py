@@ -138,7 +138,7 @@ class ShareRouter:
         asked = {place[0]: topic_partition for place, topic_partition in found if not isinstance(place, ErrorCode)}
         answers = await asyncio.gather(
             *(
-                self._router.ask(actor, DescribeShareRecords(group_id, topic_partition), _IS_READ_TIMEOUT_S)
+                self._router.ask(actor, DescribeShareRecords(group_id, topic_partition, True), _IS_READ_TIMEOUT_S)
                 for actor, topic_partition in asked.items()
             )
         )

@@ -181,7 +181,7 @@ class GroupAdmin:
             state_error = await ShareGroups(self._broker).delete_state(group_id)
         except RaykaError as refused:
             return refused.code
-        return (await self._ask(request, timeout_ms)).errors[0] if state_error is _NONE else error
+        return (await self._ask(request, timeout_ms)).errors[0] if state_error is _NONE else state_error
 
     async def _coordinator(self, group_id: str, timeout_ms: int) -> BrokerImage:
         return await _patiently(lambda: self._broker.groups.coordinator_of(group_id), timeout_ms)

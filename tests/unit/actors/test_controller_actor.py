@@ -330,10 +330,11 @@ def test_a_client_finds_the_controller_again_after_rayka_was_stopped_and_started
 def test_each_reason_why_the_controller_does_not_answer_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A controller that is back and refuses everything is not the one that had died."""
+    """A controller that is back and refuses everything is not the one that had died. This one dies of it each time."""
     refused = RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata log ends too early")
     failures = [ray.exceptions.ActorUnavailableError("", None)] * 2
     failures += [ray.exceptions.RayTaskError("watch", "", refused)] * 2
+    failures *= 2
     answers = [Changes(Position("c", "first", 7), MetadataImage(version=7, cluster_id="c"), ())]
 
     def watch() -> Changes:

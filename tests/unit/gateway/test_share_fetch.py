@@ -19,6 +19,7 @@ from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import ConfigAlteration, ConfigOperation, NewTopic
 from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.share.acknowledge import AcknowledgementBatch
+from rayka.share.config import ShareGroupConfig
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition
 from rayka.storage.format.batch import iter_headers
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
@@ -424,10 +425,34 @@ def test_members_that_were_killed_are_forgotten_after_a_while(tmp_path: Path, mo
     async def body(client: WireClient, broker: LocalBroker) -> None:
         append(broker, "t", 1)
         partitions = broker.share_leaders.partitions
+        monkeypatch.setattr(partitions, "_group_config", lambda _: ShareGroupConfig(record_lock_duration_ms=200))
         wanted = ShareFetchPartition(TopicPartition("t", 0), broker.image.topics["t"].topic_id.bytes)
-        await broker.share_leaders.fetch(ShareFetchParams("g", "m", 1.0, 1, 1 << 20, 10), [wanted])
+        params = ShareFetchParams("g", "m", 1.0, 1, 1 << 20, 10)
+        await broker.share_leaders.fetch(params, [wanted])
         assert partitions._members.keys() == {"g"}
         await until(lambda: not partitions._members and len(partitions) == 0)
+        _, (result,) = await broker.share_leaders.fetch(params, [wanted])
+        assert result.acquired == ((0, 0, 2),)
+
+    check(tmp_path, body)
+
+
+def test_a_member_keeps_its_locks_however_long_it_asks_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions_module, "_FORGOTTEN_AFTER_S", 0.05)
+
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1)
+        member = Member(client, broker)
+        assert records_of(await member.fetch()) == [(0, 0, 1)]
+        await until(lambda: not broker.share_leaders.partitions._members)
+        wanted = ShareFetchPartition(TopicPartition("t", 0), broker.image.topics["t"].topic_id.bytes)
+        params = ShareFetchParams("g", "other", 0.05, 1, 1 << 20, 10)
+        _, (result,) = await broker.share_leaders.fetch(params, [wanted])
+        assert result.acquired == ()
+        answer = await member.acknowledge((0, 0, ACCEPT))
+        assert answer.responses[0].partitions[0].error_code == NONE
 
     check(tmp_path, body)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ import pytest
 
 from rayka.actors.channel.requests import DescribeShareRecords
 from rayka.actors.share.partitions import LastFetch
+from rayka.client.admin.admin import AsyncAdmin
 from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.handlers.groups import describe
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
 from rayka.share.acknowledge import AcknowledgementBatch
+from rayka.share.config import ShareGroupConfig
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import TopicPartition
 from tests.support.local_broker import LocalBroker
@@ -112,6 +116,39 @@ def test_a_group_is_read_also_where_its_records_can_not_be_described(tmp_path: P
     check(tmp_path, body)
 
 
+def test_a_group_is_read_while_a_lock_lasts_that_is_longer_than_those_of_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(scene: Scene) -> None:
+        await scene.read("holds it")
+        append(scene.broker, "a", 1)
+        assert (await scene.fetch("holds it")).acquired_offsets == [(0, 0)]
+        monkeypatch.setattr(
+            scene.leaders.partitions, "_group_config", lambda _: ShareGroupConfig(record_lock_duration_ms=1)
+        )
+        await asyncio.sleep(0.01)
+        assert (await alter(scene.client, "a", 0, 0)).error_code == ErrorCode.NON_EMPTY_GROUP
+        taken = (AcknowledgementBatch(0, 0, (1,)),)
+        assert (await scene.fetch("holds it", acknowledged=taken)).acquired_offsets == []
+
+    check(tmp_path, body)
+
+
+def test_who_describes_a_group_that_nobody_reads_changes_nothing(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        await scene.read("killed")
+        append(scene.broker, "a", 1)
+        assert (await scene.fetch("killed")).acquired_offsets == [(0, 0)]
+        await scene.fetch("killed", acknowledged=(AcknowledgementBatch(0, 0, (1,)),))
+        scene.let_a_lock_pass()
+        assert await scene.leaders.records("g", PLACE) == ()
+        assert await scene.leaders.records("g", PLACE) is not None
+        assert not await scene.is_read()
+        assert await scene.leaders.records("g", PLACE) is None
+
+    check(tmp_path, body)
+
+
 def test_groups_whose_leader_does_not_answer_are_not_called_in_use_and_all_asked_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,5 +173,46 @@ def test_groups_whose_leader_does_not_answer_are_not_called_in_use_and_all_asked
         errors = {one.group_id: one.error_code for one in deleted.results}
         assert errors == {"g": ErrorCode.COORDINATOR_NOT_AVAILABLE, "h": 0}
         assert [*scene.broker.groups.core.state.groups] == ["g"]
+
+    check(tmp_path, body)
+
+
+def test_the_state_of_only_so_many_groups_is_deleted_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(describe, "_GROUPS_AT_ONCE", 2)
+
+    async def body(scene: Scene) -> None:
+        names = tuple(f"h{number}" for number in range(5))
+        for name, epoch in itertools.product(names, (0, -1)):
+            fields = {"member_id": "m", "member_epoch": epoch, "rack_id": None}
+            await ask(scene.client, HEARTBEAT, 1, group_id=name, **fields, subscribed_topic_names=("a",))
+        asking, most = 0, 0
+
+        async def is_read(*_: Any) -> bool:
+            nonlocal asking, most
+            asking += 1
+            most = max(most, asking)
+            await asyncio.sleep(0.01)
+            asking -= 1
+            return False
+
+        monkeypatch.setattr(scene.leaders, "is_read", is_read)
+        deleted = await ask(scene.client, ApiKey.DELETE_GROUPS, 2, groups_names=names)
+        assert [one.error_code for one in deleted.results] == [0] * 5
+        assert most == 2
+
+    check(tmp_path, body)
+
+
+def test_who_deletes_a_group_is_told_why_its_state_could_not_be_deleted(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        scene.broker.shares.failures += [RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR)]
+        deleted = await ask(scene.client, ApiKey.DELETE_GROUPS, 2, groups_names=("g",))
+        assert [one.error_code for one in deleted.results] == [ErrorCode.UNKNOWN_SERVER_ERROR]
+        scene.broker.shares.failures += [RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR)]
+        with pytest.raises(RaykaError) as refused:
+            await AsyncAdmin(scene.broker).delete_groups(["g"])
+        assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+        deleted = await ask(scene.client, ApiKey.DELETE_GROUPS, 2, groups_names=("g",))
+        assert [one.error_code for one in deleted.results] == [0]
 
     check(tmp_path, body)

@@ -126,3 +126,14 @@ def test_items_that_go_back_to_a_leader_that_stands_still_do_not_delay_acknowled
     for _ in range(5):
         queue.task_done()
     wait_until(lambda: queue.lag() == 3, ENOUGH_S, "all but that, that of its leader and the lost one are done")
+
+
+def test_items_that_go_back_to_a_leader_that_stands_still_do_not_delay_fetches_from_others(
+    cluster: Cluster, half_standing: tuple[Queue, TwoLeaders]
+) -> None:
+    queue, leaders = half_standing
+    send_to(cluster, queue, 0, "nobody takes it")
+    queue._here.loop.run(queue._here.reader.fetch(1, 0.0))
+    wait_until(lambda: 0 in leaders.returning, ENOUGH_S, "it goes back")
+    send_to(cluster, queue, 1, "next")
+    assert queue.get(timeout=5) in (1, "next")  # 1 has lost its lease

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +24,7 @@ def test_a_sink_knows_what_its_batch_reads() -> None:
     with run_batch(RunningBatch("s", RANGES)):
         assert stream_id() == "s"
         assert json.loads(batch_offsets()) == OFFSETS
-        assert batch_of(None, 7) == ("s", 7, OFFSETS)
+        assert batch_of(None, 7) == BatchIdentity("s", 7, OFFSETS)
     assert stream_id() is batch_offsets() is None
 
 
@@ -51,6 +52,32 @@ def test_a_written_batch_is_recognised_after_records_were_lost(left: tuple[Offse
     """With `on_data_loss="skip"` it comes again without them."""
     with run_batch(RunningBatch("s", left)):
         batch_of(None, 7).require_same({"clicks": {"0": [5, 9], "1": [2, 4]}}, "/data/t")
+
+
+FIRST, AGAIN = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+@pytest.mark.parametrize("start_offset", [0, 3])
+def test_a_written_batch_is_recognised_wherever_the_topic_that_was_created_again_begins(start_offset: int) -> None:
+    with run_batch(RunningBatch("s", (OffsetRange("clicks", 0, 0, 9, FIRST),))):
+        _, _, offsets, topic_ids = batch_of(None, 0)
+    with run_batch(RunningBatch("s", (OffsetRange("clicks", 0, start_offset, start_offset, AGAIN),))):
+        batch_of(None, 0).require_same(offsets, "/data/t", topic_ids)
+
+
+def test_a_batch_is_recognised_that_an_earlier_version_has_written_without_topic_ids() -> None:
+    with run_batch(RunningBatch("s", (OffsetRange("clicks", 0, 0, 9, FIRST),))):
+        batch_of(None, 0).require_same({"clicks": {"0": [0, 9]}}, "/data/t")
+
+
+@pytest.mark.parametrize(("end_offset", "topic_id"), [(0, FIRST), (5, FIRST), (9, AGAIN)])
+def test_a_batch_with_other_records_of_the_topic_or_its_namesake_is_refused(
+    end_offset: int, topic_id: uuid.UUID
+) -> None:
+    with run_batch(RunningBatch("s", (OffsetRange("clicks", 0, 0, end_offset, topic_id),))):
+        batch = batch_of(None, 0)
+    with pytest.raises(RaykaError, match="copied or restored"):
+        batch.require_same({"clicks": {"0": [0, 9]}}, "/data/t", {"clicks": str(FIRST)})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from rayka.gateway.server.request import Call
 from rayka.gateway.share_groups import ShareGroups
 
 _FIRST_DESCRIBE_WITH_NOT_FOUND = 6
+_GROUPS_AT_ONCE = 50
+"""How many groups of one request delete their share state at a time."""
 
 
 async def handle_describe(call: Call) -> Any:
@@ -87,7 +89,8 @@ async def handle_delete(call: Call) -> Any:
     groups, names = call.broker.groups, call.request.groups_names
     answers = dict(await answers_by_group(groups, DeleteGroupsRequest, names))
     refused = [group_id for group_id, answer in answers.items() if answer is ErrorCode.NON_EMPTY_GROUP]
-    errors = await asyncio.gather(*(_delete_share_state(call, group_id) for group_id in refused))
+    room = asyncio.Semaphore(_GROUPS_AT_ONCE)
+    errors = await asyncio.gather(*(_delete_share_state(call, group_id, room) for group_id in refused))
     answers |= zip(refused, errors, strict=True)
     deleted = [group_id for group_id in refused if answers[group_id] is ErrorCode.NONE]
     answers |= await answers_by_group(groups, DeleteGroupsRequest, deleted)
@@ -97,13 +100,13 @@ async def handle_delete(call: Call) -> Any:
     )
 
 
-async def _delete_share_state(call: Call, group_id: str) -> ErrorCode | RaykaError:
+async def _delete_share_state(call: Call, group_id: str, room: asyncio.Semaphore) -> ErrorCode | RaykaError:
     """NONE if it was a share group without members, whose state is now deleted."""
-    try:
-        error = await ShareGroups(call.broker).delete_state(group_id)
-    except RaykaError as refused:
-        return refused
-    return ErrorCode.NONE if error is ErrorCode.NONE else ErrorCode.NON_EMPTY_GROUP
+    async with room:
+        try:
+            return await ShareGroups(call.broker).delete_state(group_id)
+        except RaykaError as refused:
+            return refused
 
 
 def _deleted(call: Call, group_id: str, answer: ErrorCode | RaykaError) -> Any:
