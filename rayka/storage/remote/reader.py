@@ -75,6 +75,7 @@ class RemoteLogReader:
     ) -> RemoteRead:
         """Up to `max_bytes` of the records from `offset` on, of the first of these segments that has any.
 
+        The segments have no gap (`without_gap`): the records of a missing one would be passed over.
         A slice lies in one chunk. With `min_one_message` it has the first batch whole, however large that is.
         Raises CORRUPT_MESSAGE for a batch with an impossible length.
         """
