@@ -174,7 +174,9 @@ class LogCleaner:
             aborted = await self._prepare(dirtiness)
             request = CleaningRequest(plan_of(dirtiness, aborted, time.time_ns() // 1_000_000), self._limits())
             await self._in_thread(lambda: self._process.begin(request))
-            end = await self._carry_out(dirtiness)
+            if (cleaned := await self._carry_out(dirtiness)) is not None:
+                await self._disk.run(lambda: self._directory.write_cleaned_offset(log, cleaned.end_offset))
+                end = cleaned
         except (OSError, RaykaError) as error:
             if not self._is_stopped and not log.is_released:
                 logger.error("compaction of %s failed: %s", log.topic_partition, error)
@@ -186,7 +188,6 @@ class LogCleaner:
                 await self._abandon(log)
         if end is None:
             return False
-        await self._disk.run(lambda: self._directory.write_cleaned_offset(log, end.end_offset))
         self.rounds += 1
         logger.info(
             "compacted %s up to offset %d in %.1f s: %d of %d records kept, %.1f MB read and %.1f MB written",

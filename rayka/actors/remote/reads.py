@@ -27,7 +27,7 @@ from rayka.replica.replicas import Replicas
 from rayka.storage.files import RealFiles, storage_error
 from rayka.storage.remote.reader import NextChunk, ReaderLimits, RemoteLogReader, RemoteRead
 from rayka.storage.remote.remote_partition import RemotePartition
-from rayka.storage.remote.remote_range import RemoteRange, locate
+from rayka.storage.remote.remote_range import RemoteRange, locate, without_gap
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
 from rayka.storage.remote.store import RemoteStore
 from rayka.storage.segments.transaction_index import AbortedTxn
@@ -148,9 +148,10 @@ class RemoteReads:
         try:
             segments = await self._segments(partition, offset)
             local = _aborted_here(partition, segments, isolation)
-            read = await self._in_thread(partial(self._reader.read, segments, offset, max_bytes, min_one_message))
+            readable = without_gap(segments)
+            read = await self._in_thread(partial(self._reader.read, readable, offset, max_bytes, min_one_message))
             if not read.end_offset:
-                next_offset = segments[-1].end_offset + 1
+                next_offset = readable[-1].end_offset + 1
                 return await self._read_on(partition, next_offset, max_bytes, isolation, min_one_message)
             if read.records is None:
                 return None, () if isolation is IsolationLevel.READ_COMMITTED else None
@@ -277,7 +278,7 @@ class RemoteReads:
         """The first record at or after a time, in the store or here. Raises RaykaError."""
         partition = self._replicas.get(query.topic_partition)
         log = partition.log
-        segments = await self._segments(partition, log.log_start_offset)
+        segments = without_gap(await self._segments(partition, log.log_start_offset))
         # asked for now: later, a local segment that is not among the remote ones may be gone
         local_start_offset, local = log.local_log_start_offset, partition.find_offset(query, isolation, is_local=True)
         work: Any = partial(self._reader.offset_for_timestamp, segments, query.timestamp, log.log_start_offset)
@@ -285,6 +286,9 @@ class RemoteReads:
             found: OffsetAnswer | None = await self._in_thread(work)
         except OSError as error:
             raise storage_error("The remote store", error) from error
+        end_offset = segments[-1].end_offset + 1
+        if found is None and end_offset < local_start_offset:
+            raise _no_offset(partition, end_offset)
         return local if found is None or found.offset >= local_start_offset else found
 
 

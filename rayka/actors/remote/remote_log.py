@@ -145,11 +145,15 @@ class RemoteLog:
                 self._begin("copy", identity, partial(self._copy_all, partition), leads)
             if self._may_have_segments(partition):
                 self._begin("expire", identity, partial(self._expire, partition), leads)
-        await self._settle_copies()
         for number in self._topic.led_by(self._actor_name):
-            await self._topic.read_to_end(number)
+            try:
+                await self._topic.read_to_end(number)
+            except RaykaError as error:  # the other partitions of the topic name deleted topics too
+                logger.warning("tiered storage, looking for deleted topics failed: %s", error)
+                continue
             for remote in self._topic.known_in(number):
                 self._look_at_removed(remote)
+        await self._settle_copies()
 
     def _may_have_segments(self, partition: Partition) -> bool:
         """Whether the store may have something of a partition: its topic has tiered storage, or may have had it."""

@@ -23,6 +23,10 @@ from rayka.storage.remote.store import RemoteStore
 from rayka.storage.segments.scan import iter_batches
 
 
+class DamagedObject(OSError):
+    """What the store answered are not the records that the indexes tell of: one of both is wrong."""
+
+
 class CachedChunk(NamedTuple):
     """A file with the bytes of a segment from `start` up to `end`."""
 
@@ -90,9 +94,9 @@ class ChunkCache:
         self._throttle(end - start)
         data = self._store.get(name, start, end - start)
         if len(data) != end - start:
-            raise OSError(f"{name} has fewer than {end} bytes in the remote store")
+            raise DamagedObject(f"{name} has fewer than {end} bytes in the remote store")
         if not _is_intact(data, offsets):
-            raise OSError(f"{name} is damaged in the remote store, between {start} and {end}")
+            raise DamagedObject(f"{name} is damaged in the remote store, between {start} and {end}")
         path = os.path.join(self._path, f"{name.replace('/', '_')[-200:]}.{start:020d}.{next(self._numbers)}")
         try:
             self._files.write_at(path, data, 0)

@@ -6,15 +6,17 @@ wait for the store, and raise OSError; FileNotFoundError stands for a segment th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
 
+from rayka.errors import RaykaError
 from rayka.storage.files import RealFiles
-from rayka.storage.remote.chunk_cache import CachedChunk, ChunkCache
+from rayka.storage.remote.chunk_cache import CachedChunk, ChunkCache, DamagedObject
 from rayka.storage.remote.remote_segment import RemoteSegment
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
 from rayka.storage.remote.shared_loads import SharedLoads
@@ -75,15 +77,17 @@ class RemoteLogReader:
     ) -> RemoteRead:
         """Up to `max_bytes` of the records from `offset` on, of the first of these segments that has any.
 
+        The segments have no gap (`without_gap`): the records of a missing one would be passed over.
         A slice lies in one chunk. With `min_one_message` it has the first batch whole, however large that is.
         Raises CORRUPT_MESSAGE for a batch with an impossible length.
         """
         for number, metadata in enumerate(segments):
             segment = self._open(metadata)
-            found = segment.find(offset, is_checked=True)
-            if found is None:
-                continue
-            chunk = segment.chunk_at(found.position)
+            with self._distrusting(segment):
+                found = segment.find(offset, is_checked=True)
+                if found is None:
+                    continue
+                chunk = segment.chunk_at(found.position)
             size = _size(found, chunk, max_bytes, min_one_message)
             end_position = found.position + size
             above = segment.offset_index.offset_above(end_position)
@@ -95,7 +99,9 @@ class RemoteLogReader:
 
     def prefetch(self, following: NextChunk) -> NextChunk | None:
         """Fetch a chunk that will be read soon; the one after it, None at the end of the segment."""
-        chunk = self._open(following.segment).chunk_at(following.position)
+        segment = self._open(following.segment)
+        with self._distrusting(segment):
+            chunk = segment.chunk_at(following.position)
         return _next_chunk([following.segment], chunk)
 
     def aborted_transactions(
@@ -134,8 +140,9 @@ class RemoteLogReader:
         """The first record at or after `timestamp` (milliseconds) in these segments, None if all are before."""
         for metadata in segments:
             if metadata.max_timestamp >= timestamp:
-                segment = Segments((self._open(metadata),))
-                found = offset_for_timestamp(segment, timestamp, log_start_offset)
+                segment = self._open(metadata)
+                with self._distrusting(segment):
+                    found = offset_for_timestamp(Segments((segment,)), timestamp, log_start_offset)
                 if found is not None:
                     return found
         return None
@@ -146,6 +153,21 @@ class RemoteLogReader:
             segment = self._segments.pop(metadata.segment_id.hex, None)
         if segment is not None:
             self._files.remove_directory(segment.directory)
+
+    @contextlib.contextmanager
+    def _distrusting(self, segment: RemoteSegment) -> Iterator[None]:
+        """Drop the indexes of a segment whose records do not fit them.
+
+        No CRC covers an index: one that came wrong from the store once would make the segment unreadable for ever.
+        """
+        try:
+            yield
+        except (DamagedObject, RaykaError):
+            with self._lock:
+                is_kept = self._segments.get(segment.metadata.segment_id.hex) is segment
+            if is_kept:
+                self.forget(segment.metadata)
+            raise
 
     def _open(self, metadata: RemoteLogSegmentMetadata) -> RemoteSegment:
         """The segment with its indexes."""

@@ -33,6 +33,15 @@ class RemoteRange(NamedTuple):
         return tuple(segment for segment in self.segments if segment.end_offset >= offset)
 
 
+def without_gap(segments: Sequence[RemoteLogSegmentMetadata]) -> tuple[RemoteLogSegmentMetadata, ...]:
+    """The first of these segments, up to one behind which offsets are missing: what was there must not be passed over.
+
+    What compaction removed is no gap: a segment ends where the next one of the log begins.
+    """
+    gaps = (number for number, (one, two) in enumerate(pairwise(segments), 1) if two.start_offset > one.end_offset + 1)
+    return tuple(segments[: next(gaps, len(segments))])
+
+
 def locate(
     topic_partition: TopicPartition,
     segments: Sequence[RemoteLogSegmentMetadata],
@@ -44,9 +53,7 @@ def locate(
 
     None if too many others would have to be named too.
     """
-    nearest = segments[:MOST_SEGMENTS]
-    gaps = (two.start_offset for one, two in pairwise(nearest) if two.start_offset > one.end_offset + 1)
-    end_offset = min(end_offset, next(gaps, end_offset))
+    nearest = without_gap(segments[:MOST_SEGMENTS])
     wanted = tuple(takewhile(lambda each: each.start_offset < end_offset, nearest))
     following: tuple[RemoteLogSegmentMetadata, ...] = ()
     if aborted is not None:

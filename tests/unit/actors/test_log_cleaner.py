@@ -20,7 +20,7 @@ from rayka.actors.cleaner.messages import CleaningRequest, send
 from rayka.actors.cleaner.process import CleanerProcess
 from rayka.actors.replica.disk import DiskThread
 from rayka.config import BrokerConfig, LogConfig
-from rayka.errors import ErrorCode
+from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.cleaner.dirtiness import Dirtiness, measure, plan_of
@@ -29,6 +29,7 @@ from rayka.storage.directory.log_directory import CLEANED_OFFSETS_FILE, LogDirec
 from rayka.storage.files import RealFiles
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.records import Record, build_batch
+from rayka.storage.log.log import Log
 from rayka.storage.segments.segment import CLEANED_SUFFIX, LOG_SUFFIX, file_name
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
@@ -175,19 +176,24 @@ def test_other_logs_are_cleaned_while_one_log_cannot_be(tmp_path: Path) -> None:
     check(lambda: Cleaned(tmp_path, **settings), test)
 
 
+def add_dirty(subject: Cleaned) -> None:
+    """Another partition whose log is to be cleaned."""
+    other = subject.directory.open_log(TopicPartition("other", 0), uuid.uuid4(), CONFIG, now_ms=0)
+    replica = Partition(other, uuid.uuid4())
+    replica.become_leader(0)
+    subject.replicas.add(replica)
+    for number in range(1000):
+        other.append_as_leader(build_batch([Record(0, 0, b"%d" % (number % 9), bytes(99))]), 0, 0)
+    other.update_high_watermark(1000)
+    other.flush()
+
+
 def test_other_logs_are_cleaned_after_an_unexpected_failure_of_a_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(subject: Cleaned) -> None:
         subject.write(1000)
-        other = subject.directory.open_log(TopicPartition("other", 0), uuid.uuid4(), CONFIG, now_ms=0)
-        replica = Partition(other, uuid.uuid4())
-        replica.become_leader(0)
-        subject.replicas.add(replica)
-        for number in range(1000):
-            other.append_as_leader(build_batch([Record(0, 0, b"%d" % (number % 9), bytes(99))]), 0, 0)
-        other.update_high_watermark(1000)
-        other.flush()
+        add_dirty(subject)
         undisturbed = log_cleaner.plan_of
 
         def plan(dirtiness: Dirtiness, *arguments: Any) -> CleaningPlan:
@@ -198,6 +204,29 @@ def test_other_logs_are_cleaned_after_an_unexpected_failure_of_a_round(
         monkeypatch.setattr(log_cleaner, "plan_of", plan)
         await subject.cleaner._clean_all()
         assert subject.cleaner.rounds == 1
+
+    check(lambda: Cleaned(tmp_path), test)
+
+
+def test_other_logs_are_cleaned_when_the_disk_takes_no_note_of_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(subject: Cleaned) -> None:
+        subject.write(1000)
+        add_dirty(subject)
+        undisturbed = subject.directory.write_cleaned_offset
+
+        def write(log: Log, offset: int) -> None:
+            if log is subject.log and offset:
+                raise RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+            undisturbed(log, offset)
+
+        monkeypatch.setattr(subject.directory, "write_cleaned_offset", write)
+        await subject.cleaner._clean_all()
+        assert subject.cleaner.rounds == 1
+        monkeypatch.undo()
+        await subject.cleaner._clean_all()
+        assert subject.cleaner.rounds == 2
 
     check(lambda: Cleaned(tmp_path), test)
 

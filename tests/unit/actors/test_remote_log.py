@@ -412,6 +412,31 @@ def test_a_topic_that_was_deleted_while_its_actor_was_down_leaves_nothing_in_the
     run(tmp_path, check)
 
 
+def test_a_partition_of_the_metadata_topic_that_cannot_be_read_keeps_no_deleted_topic_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(actor: Actor) -> None:
+        await copy_all(actor)
+        actor.replicas.remove(actor.partition.topic_partition)
+        actor.topic_id = None
+        actor.image.deleted_tiered_topics[actor.partition.topic_id] = None
+        topic = actor.remote_log._topic
+        read_to_end, is_refused = topic.read_to_end, asyncio.Event()
+
+        async def read(number: int) -> None:
+            if number == 7:
+                is_refused.set()
+                raise RaykaError(ErrorCode.CORRUPT_MESSAGE, "a batch is damaged")
+            await read_to_end(number)
+
+        monkeypatch.setattr(topic, "read_to_end", read)
+        monkeypatch.setattr(topic, "led_by", lambda _: [7, 0])
+        await is_refused.wait()
+        await until(lambda: not list(actor.store.list("")))
+
+    run(tmp_path, check)
+
+
 def test_segments_go_with_the_log_start_where_their_deletion_was_taken_back(tmp_path: Path) -> None:
     async def check(actor: Actor) -> None:
         await copy_all(actor)

@@ -237,6 +237,25 @@ def test_offsets_by_time_come_from_the_store_or_the_local_log(tmp_path: Path) ->
     run(tmp_path, check)
 
 
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_search_by_time_does_not_pass_over_offsets_that_the_store_lacks(tmp_path: Path, is_last: bool) -> None:
+    """A reader that begins behind them would take them for older than it asked for."""
+
+    async def check(reads: Reads) -> None:
+        log, remote = reads.log, reads.tiered.remote
+        in_store = [each for each in remote.segments if each.start_offset < log.local_log_start_offset]
+        lost = in_store[2:] if is_last else in_store[2:3]
+        remote.mark_for_deletion(lost)
+
+        assert (await reads.list_offsets(NOW_MS + lost[0].start_offset - 1)).offset == lost[0].start_offset - 1
+        for offset in (lost[0].start_offset, lost[-1].end_offset + 1):
+            assert (await reads.list_offsets(NOW_MS + offset)).error == ErrorCode.KAFKA_STORAGE_ERROR
+        reads.log.delete_records(lost[-1].end_offset + 1)
+        assert (await reads.list_offsets(NOW_MS)).offset == lost[-1].end_offset + 1
+
+    run(tmp_path, check)
+
+
 def test_special_offsets_tell_what_is_where(tmp_path: Path) -> None:
     async def check(reads: Reads) -> None:
         log = reads.log

@@ -126,6 +126,18 @@ def test_records_that_are_lost_behind_the_gap_are_not_passed_over(tmp_path: Path
     run(tmp_path, check, fill)
 
 
+def test_a_segment_that_the_store_lacks_is_not_passed_over_from_the_gap_before_it(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        leave_nothing_here(reads.tiered)
+        reads.tiered.remote.mark_for_deletion(reads.tiered.remote.segments[1:2])
+
+        assert offsets_in((await reads.fetch(0))[0])[0] == 0
+        assert (await reads.fetch(6))[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert offsets_in((await reads.fetch(LOCAL_START))[0])[0] == LOCAL_START
+
+    run(tmp_path, check, fill)
+
+
 def test_ranges_for_ray_data_and_spark_go_on_in_the_local_log(tmp_path: Path) -> None:
     async def check(reads: Reads) -> None:
         tables: Any = SimpleNamespace(put=lambda table: table, key=lambda table: str(id(table)), referenced=set)

@@ -248,6 +248,35 @@ def test_an_index_that_leaves_the_cache_does_not_say_that_nothing_was_aborted(tm
     assert files.are_gone
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda reader, segment: reader.read([segment], 5, 1_000, True).records,
+        lambda reader, segment: reader.offset_for_timestamp([segment], NOW_MS + 5, 0),
+        lambda reader, segment: reader.prefetch(NextChunk(segment, 0)),
+    ],
+    ids=["read", "by_time", "prefetch"],
+)
+def test_an_index_that_came_wrong_once_is_fetched_again(
+    tiered: TieredLog, read: Callable[[RemoteLogReader, RemoteLogSegmentMetadata], object]
+) -> None:
+    """No CRC covers it, and its entries rise all the same."""
+    get = tiered.store.get
+    segment = tiered.remote.lineage(tiered.log.leader_epochs)[0]
+    limits = ReaderLimits(300, 1 << 20, lambda: 1 << 20)
+    reader = RemoteLogReader(RealFiles(), str(tiered.path / "own"), tiered.store, limits, lambda _: None)
+
+    def get_changed(name: str, position: int, size: int) -> bytes:
+        data = get(name, position, size)
+        return flip(data, 8, 7) if name.endswith(".index") else data
+
+    tiered.store.get = get_changed  # type: ignore[method-assign]
+    with pytest.raises((OSError, RaykaError)):
+        read(reader, segment)
+    tiered.store.get = get  # type: ignore[method-assign]
+    assert read(reader, segment)
+
+
 def test_a_copy_waits_as_long_as_its_lag_asks_for(tmp_path: Path) -> None:
     tiered = TieredLog(tmp_path, CONFIG)
     tiered.append(100)
