@@ -41,6 +41,7 @@ from rayka.metadata.snapshot import snapshot_records
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.records import Record, build_batch, read_records
+from rayka.storage.log.log import Log
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import TopicPartition
 
@@ -89,13 +90,23 @@ class MetadataLog:
         self._base = self._snapshots.newest()
         begin, end = verified_end(self._files, directory, self._synced_offset())
         self._check_reach(directory, begin, end)
-        self._log = self._directory.open_log(TOPIC_PARTITION, TOPIC_ID, _CONFIG, now_ms=_now_ms())
+        self._log = self._open_whole(0 if self._base is None else self._base[0])
         try:
             self._sync_opened(end)
         except BaseException:
             self._log.release()
             raise
         self._since_snapshot = self._log.size
+
+    def _open_whole(self, version: int) -> Log:
+        """Open the log with everything that follows the snapshot of `version`.
+
+        Small files beside it say which topic it belongs to and where it starts, without a CRC. Opening a log believes
+        them: one digit that is wrong would move the log aside, or remove all of it.
+        """
+        self._directory.lower_log_start(TOPIC_PARTITION, version)
+        topic_id = self._directory.partitions.get(TOPIC_PARTITION) or TOPIC_ID
+        return self._directory.open_log(TOPIC_PARTITION, topic_id, _CONFIG, now_ms=_now_ms())
 
     def _sync_opened(self, end: int) -> None:
         """Sync what a process that was killed may have left unsynced in the log: it counts now."""
