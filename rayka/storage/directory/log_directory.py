@@ -345,6 +345,7 @@ class LogDirectory:
         self._files.rename(self._file(str(topic_partition)), path)
         self._forget(topic_partition)
         self._removals.append(Removal((path,), self._now_ms + delay_ms))
+        self._boot.forget(topic_partition)
 
     @storing
     def rename_deleted(self, deletion: SegmentDeletion) -> None:
