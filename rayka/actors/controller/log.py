@@ -25,6 +25,7 @@ import logging
 import os
 import time
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -35,6 +36,7 @@ from rayka.actors.controller.snapshots import Snapshots
 from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.codec import decode_all, encode_all
+from rayka.metadata.controller import KEPT_REMOVALS, RemovedTopic, removed_topics
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import MetadataRecord
 from rayka.metadata.snapshot import snapshot_records
@@ -78,6 +80,8 @@ class MetadataLog:
         self._files = files or RealFiles()
         self._path = path
         self._bytes_between_snapshots = bytes_between_snapshots
+        self.removed: deque[RemovedTopic] = deque(maxlen=KEPT_REMOVALS)
+        """The topics that the records which `load` read have removed last."""
         self._directory = LogDirectory.open(path, self._files, now_ms=_now_ms())
         try:
             self._open_log(os.path.join(path, str(TOPIC_PARTITION)))
@@ -149,7 +153,9 @@ class MetadataLog:
         while (read := self._log.read(image.version, _READ_BYTES, self._log.log_end_offset)) is not None:
             for record in read_records(reader.read(read)):
                 if record.offset >= image.version:
-                    image = image.apply_all(decode_all(record.value or b""))
+                    batch = decode_all(record.value or b"")
+                    image = image.apply_all(batch)
+                    self.removed += removed_topics(image.version, batch)
         return image
 
     def append(self, records: Sequence[MetadataRecord], image: MetadataImage) -> None:

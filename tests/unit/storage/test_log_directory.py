@@ -547,7 +547,7 @@ def test_an_identity_that_cannot_be_read_is_not_replaced(tmp_path: Path, damage:
     open_directory(tmp_path, properties=MetaProperties("cluster-a", 1, uuid.UUID(int=5))).close([], now_ms=NOW_MS)
     path = tmp_path / "meta.properties"
     path.write_bytes(damage)
-    with pytest.raises(RaykaError, match="meta.properties has no valid") as refused:
+    with pytest.raises(RaykaError, match=r"meta\.properties has no valid") as refused:
         open_directory(tmp_path, properties=MetaProperties("cluster-a", 1, uuid.UUID(int=6)))
     assert refused.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
     assert path.read_bytes() == damage
