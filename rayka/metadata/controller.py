@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rayka.config import BrokerConfig, ConfigDef
@@ -42,12 +42,15 @@ from rayka.metadata.records import (
     FeatureLevelRecord,
     MetadataRecord,
     ProducerIdsRecord,
+    RemoveTopicRecord,
     ResourceType,
 )
 from rayka.metadata.topics import TopicCreation, create_partitions, delete_topics
 from rayka.metadata.validation import validate_image
 
 KEPT_BATCHES = 1000
+KEPT_REMOVALS = 10_000
+"""Of how many deleted topics followers that get the image hear, beside it, that they were deleted."""
 
 
 class Position(NamedTuple):
@@ -64,12 +67,26 @@ class Position(NamedTuple):
 class Changes(NamedTuple):
     """What a follower lacked: the batches of records since its version, or, if that was too long ago, the image.
 
-    `position` is the follower's position after it has applied them.
+    `position` is the follower's position after it has applied them. `removed` are topics that were deleted since its
+    version; absence from the image alone is not a deletion.
     """
 
     position: Position
     snapshot: MetadataImage | None
     batches: tuple[tuple[MetadataRecord, ...], ...]
+    removed: frozenset[uuid.UUID] = frozenset()
+
+
+class RemovedTopic(NamedTuple):
+    """A topic that was deleted, and the version of the image that first had it no longer."""
+
+    version: int
+    topic_id: uuid.UUID
+
+
+def removed_topics(version: int, records: Iterable[MetadataRecord]) -> list[RemovedTopic]:
+    """The topics that one batch of records removes; `version` is that of the image after it."""
+    return [RemovedTopic(version, each.topic_id) for each in records if isinstance(each, RemoveTopicRecord)]
 
 
 class HistoryLost(RaykaError):
@@ -85,7 +102,8 @@ class HistoryLost(RaykaError):
 class Controller:
     """`configs` are the texts of the broker's settings; `group_configs` what can be set for a group.
 
-    `image` is what the metadata log gave; `incarnation` names this start of the controller.
+    `image` is what the metadata log gave, with the topics that its records `removed`; `incarnation` names this start of
+    the controller.
     """
 
     def __init__(
@@ -94,6 +112,7 @@ class Controller:
         configs: Mapping[str, str],
         group_configs: Mapping[str, ConfigDef] | None = None,
         incarnation: str = "",
+        removed: Iterable[RemovedTopic] = (),
     ) -> None:
         self.image = image
         self.incarnation = incarnation
@@ -102,12 +121,14 @@ class Controller:
         self._config = self._static.with_dynamic(image.default_broker_configs)
         self._group_configs = group_configs or {}
         self._recent: deque[tuple[MetadataRecord, ...]] = deque(maxlen=KEPT_BATCHES)
+        self._removed = deque(removed, maxlen=KEPT_REMOVALS)
 
     def replay(self, records: Sequence[MetadataRecord]) -> None:
         """Apply one batch: the records of one command, which are in the log."""
         before = self.image
         self.image = before.apply_all(records)
         self._recent.append(tuple(records))
+        self._removed += removed_topics(self.image.version, records)
         if self.image.default_broker_configs is not before.default_broker_configs:
             self._config = self._static.with_dynamic(self.image.default_broker_configs)
 
@@ -132,14 +153,16 @@ class Controller:
         if position.version > known:
             raise HistoryLost(position, known)
 
-    def changes_since(self, position: Position) -> Changes:
-        """What a follower at `position` lacks. Raises as `check_follower`."""
+    def changes_since(self, position: Position, *, has_replicas: bool = False) -> Changes:
+        """What a follower at `position` lacks; with replicas, also which topics were deleted. As `check_follower`."""
         self.check_follower(position)
         image = self.image
         after = Position(image.cluster_id, self.incarnation, image.version)
         missing = image.version - position.version
         if position.version < 0 or missing > len(self._recent):
-            return Changes(after, image, ())
+            known = self._removed if has_replicas else ()
+            removed = frozenset(each.topic_id for each in known if each.version > position.version)
+            return Changes(after, image, (), removed)
         return Changes(after, None, tuple(self._recent)[len(self._recent) - missing :])
 
     def create_cluster(self, cluster_id: str, features: Mapping[str, int] | None = None) -> ControllerResult[None]:

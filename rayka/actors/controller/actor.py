@@ -91,7 +91,9 @@ class ControllerActor:
             config = BrokerConfig.parse(self._spec.configs)
             between_snapshots = config["metadata.log.max.record.bytes.between.snapshots"]
             self._log = MetadataLog(self._spec.controller_dir, between_snapshots, self._files)
-            self._core = Controller(self._log.load(), self._spec.configs, GROUP_CONFIGS, uuid.uuid4().hex)
+            self._core = Controller(
+                self._log.load(), self._spec.configs, GROUP_CONFIGS, uuid.uuid4().hex, self._log.removed
+            )
             self._begin()
         except BlockingIOError:
             return f"{self._spec.controller_dir}, which another process holds"
@@ -233,7 +235,7 @@ class ControllerActor:
         if watcher in self._image.actors:  # clients come and go under names of their own
             await self._watchers.has(watcher, position.version)
         await self._watchers.wait(lambda: self._image.version > position.version, _WATCH_TIMEOUT_S)
-        return self._core.changes_since(position)
+        return self._core.changes_since(position, has_replicas=is_partition_actor(watcher))
 
     def _refuse(self, error: RaykaError) -> None:
         """Serve nothing from now on; a restart would not help."""

@@ -25,6 +25,7 @@ import logging
 import os
 import time
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -35,12 +36,14 @@ from rayka.actors.controller.snapshots import Snapshots
 from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.codec import decode_all, encode_all
+from rayka.metadata.controller import KEPT_REMOVALS, RemovedTopic, removed_topics
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import MetadataRecord
 from rayka.metadata.snapshot import snapshot_records
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.records import Record, build_batch, read_records
+from rayka.storage.log.log import Log
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import TopicPartition
 
@@ -77,6 +80,8 @@ class MetadataLog:
         self._files = files or RealFiles()
         self._path = path
         self._bytes_between_snapshots = bytes_between_snapshots
+        self.removed: deque[RemovedTopic] = deque(maxlen=KEPT_REMOVALS)
+        """The topics that the records which `load` read have removed last."""
         self._directory = LogDirectory.open(path, self._files, now_ms=_now_ms())
         try:
             self._open_log(os.path.join(path, str(TOPIC_PARTITION)))
@@ -89,13 +94,23 @@ class MetadataLog:
         self._base = self._snapshots.newest()
         begin, end = verified_end(self._files, directory, self._synced_offset())
         self._check_reach(directory, begin, end)
-        self._log = self._directory.open_log(TOPIC_PARTITION, TOPIC_ID, _CONFIG, now_ms=_now_ms())
+        self._log = self._open_whole(0 if self._base is None else self._base[0])
         try:
             self._sync_opened(end)
         except BaseException:
             self._log.release()
             raise
         self._since_snapshot = self._log.size
+
+    def _open_whole(self, version: int) -> Log:
+        """Open the log with everything that follows the snapshot of `version`.
+
+        Small files beside it say which topic it belongs to and where it starts, without a CRC. Opening a log believes
+        them: one digit that is wrong would move the log aside, or remove all of it.
+        """
+        self._directory.lower_log_start(TOPIC_PARTITION, version)
+        topic_id = self._directory.partitions.get(TOPIC_PARTITION) or TOPIC_ID
+        return self._directory.open_log(TOPIC_PARTITION, topic_id, _CONFIG, now_ms=_now_ms())
 
     def _sync_opened(self, end: int) -> None:
         """Sync what a process that was killed may have left unsynced in the log: it counts now."""
@@ -138,7 +153,9 @@ class MetadataLog:
         while (read := self._log.read(image.version, _READ_BYTES, self._log.log_end_offset)) is not None:
             for record in read_records(reader.read(read)):
                 if record.offset >= image.version:
-                    image = image.apply_all(decode_all(record.value or b""))
+                    batch = decode_all(record.value or b"")
+                    image = image.apply_all(batch)
+                    self.removed += removed_topics(image.version, batch)
         return image
 
     def append(self, records: Sequence[MetadataRecord], image: MetadataImage) -> None:

@@ -207,7 +207,7 @@ class ImageWatch:
 
 def _removed_topics(changes: Changes) -> frozenset[uuid.UUID]:
     records = itertools.chain.from_iterable(changes.batches)
-    return frozenset(record.topic_id for record in records if isinstance(record, RemoveTopicRecord))
+    return changes.removed.union(record.topic_id for record in records if isinstance(record, RemoveTopicRecord))
 
 
 def _reason(error: ray.exceptions.RayError) -> str:

@@ -44,6 +44,7 @@ class BootRecord:
         self._boot_id = _read_boot_id(files)
         self._lock = threading.Lock()
         self._has_failed_now = False
+        self._is_of_this_run = False
         self._read()
 
     def _read(self) -> None:
@@ -65,6 +66,15 @@ class BootRecord:
         if not was_clean and not self.is_same_boot:
             self.unrecovered = set(map(str, found))
         self._write_without(opened)
+        self._is_of_this_run = True
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """The partition was deleted. Until `write` the file speaks of the last run and stays as it is."""
+        name = str(topic_partition)
+        if name in self.unrecovered:
+            self.unrecovered.discard(name)
+            if self._is_of_this_run:
+                self._write_without(())
 
     def write_at_clean_stop(self, in_doubt: Iterable[TopicPartition], closed: Iterable[TopicPartition]) -> None:
         """Those that are closed are on the device. Of those in doubt nobody knows."""

@@ -223,6 +223,11 @@ class LogDirectory:
             was_cleaned=topic_partition in self._cleaned_offsets,
         )
 
+    def lower_log_start(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Let a log that is not open yet start no later than at `offset`, whatever its checkpoint says."""
+        if self._log_start_offsets.get(topic_partition, 0) > offset:
+            self._log_start_offsets[topic_partition] = offset
+
     def has(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
         """Whether the files of this partition are here, under their name or set aside."""
         if topic_partition in self.partitions:
@@ -340,6 +345,7 @@ class LogDirectory:
         self._files.rename(self._file(str(topic_partition)), path)
         self._forget(topic_partition)
         self._removals.append(Removal((path,), self._now_ms + delay_ms))
+        self._boot.forget(topic_partition)
 
     @storing
     def rename_deleted(self, deletion: SegmentDeletion) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from dataclasses import dataclass
@@ -24,9 +25,10 @@ class MetaProperties:
 
     @classmethod
     def read(cls, files: RealFiles, directory: str) -> MetaProperties | None:
-        """What the file says; None if it is missing or is not of version 1."""
+        """What the file says; None if it is missing. Raises INCONSISTENT_CLUSTER_ID if it is there and does not say."""
+        path = os.path.join(directory, FILE_NAME)
         try:
-            lines = files.read_file(os.path.join(directory, FILE_NAME)).decode("utf-8", "replace").splitlines()
+            lines = files.read_file(path).decode("utf-8", "replace").splitlines()
         except FileNotFoundError:
             return None
         fields = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
@@ -34,16 +36,24 @@ class MetaProperties:
             directory_id = decode_uuid(fields["directory.id"])
             return cls(fields["cluster.id"], int(fields["node.id"]), directory_id)
         except (KeyError, ValueError):
-            return None
+            raise RaykaError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"{path} has no valid cluster.id, node.id and directory.id: put back a copy, or the lines that it had",
+            ) from None
 
     @classmethod
     def settle(cls, files: RealFiles, directory: str, wanted: MetaProperties | None) -> MetaProperties | None:
         """What holds for the directory; `wanted` is written where nothing is.
 
-        Raises INCONSISTENT_CLUSTER_ID if the directory belongs to another cluster or node.
+        A file that cannot be read is never replaced: with another id in it the partitions in the directory would count
+        as missing. Raises INCONSISTENT_CLUSTER_ID then, and if the directory belongs to another cluster or node.
         """
+        if wanted is None:
+            with contextlib.suppress(RaykaError):
+                return cls.read(files, directory)
+            return None
         known = cls.read(files, directory)
-        if wanted is None or known == wanted:
+        if known == wanted:
             return known
         if known is None:
             files.write_file(os.path.join(directory, FILE_NAME), wanted.encode(), sync=True)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import uuid
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -441,6 +442,38 @@ def test_a_controller_remembers_no_clients(tmp_path: Path) -> None:
         await controller.stop()
 
     run(test)
+
+
+def test_a_controller_that_starts_again_tells_partition_actors_which_topics_were_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may not have heard of it from the one before: killed just after it had answered, for example."""
+    monkeypatch.setattr(controller_actor, "_SETTLE_TIMEOUT_S", 0.01)
+    seen: list[Any] = []
+
+    async def first_run() -> None:
+        controller = ControllerActor(spec(tmp_path))
+        await controller.started()
+        _register_actor(controller)
+        _, (result,) = await controller.execute(CreateTopics((NewTopic("t", 1, 1),), False))
+        changes = await controller.watch("partitions-1-00", Position())
+        seen.extend((result.topic_id, changes))
+        await controller.execute(DeleteTopics(("t",)))
+        controller._release()
+
+    async def second_run() -> None:
+        controller = ControllerActor(replace(spec(tmp_path), node_id="another life of the node"))
+        topic_id, changes = seen
+        taken: list[frozenset[uuid.UUID]] = []
+        for position in (Position(), changes.position):
+            watch = ImageWatch(None, "partitions-1-00", lambda before, after, removed: taken.append(removed))
+            await watch.take(await controller.watch("partitions-1-00", position))
+            assert taken.pop() == {topic_id}
+        assert (await controller.watch("client", Position())).removed == frozenset()
+        await controller.stop()
+
+    run(first_run)
+    run(second_run)
 
 
 def test_a_topic_is_created_though_no_spare_actor_can_be_started(

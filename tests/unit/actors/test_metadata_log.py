@@ -171,8 +171,12 @@ def test_a_damaged_snapshot_is_set_aside_and_the_one_before_it_is_used(tmp_path:
     assert len(snapshots(tmp_path)) == 1
 
 
-def test_without_an_intact_snapshot_a_log_that_was_shortened_is_refused(tmp_path: Path) -> None:
+def test_without_an_intact_snapshot_a_log_that_was_shortened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.actors.controller.log._CONFIG", LogConfig(retention_ms=-1, internal_segment_bytes=2000))
     written(tmp_path, 200, 1000)
+    assert not (tmp_path / PARTITION / f"{0:020d}.log").exists()
     for snapshot in snapshots(tmp_path):
         flip(snapshot, snapshot.stat().st_size - 3)
     with pytest.raises(MetadataLogDamaged):
@@ -184,6 +188,36 @@ def test_a_log_whose_files_are_gone_is_refused(tmp_path: Path) -> None:
     segment(tmp_path).unlink()
     with pytest.raises(MetadataLogDamaged):
         loaded(tmp_path)
+
+
+@pytest.mark.parametrize("bytes_between_snapshots", [NO_SNAPSHOTS, 1000])
+@pytest.mark.parametrize("was_clean", [True, False])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("log-start-offset-checkpoint", b"0\n1\n__cluster_metadata 0 9\n"),
+        ("log-start-offset-checkpoint", b"0\n1\n__cluster_metadata 0 90\n"),
+        (f"{PARTITION}/partition.metadata", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n"),
+    ],
+)
+def test_a_wrong_digit_beside_the_log_costs_nothing_of_it(
+    tmp_path: Path, name: str, damage: bytes, was_clean: bool, bytes_between_snapshots: int
+) -> None:
+    """Neither file has a CRC. The log was removed as a whole, or moved aside, before it was refused."""
+    image = written(tmp_path, 20, bytes_between_snapshots)
+    if not was_clean:
+        (tmp_path / ".kafka_cleanshutdown").unlink()
+    (tmp_path / name).write_bytes(damage)
+    assert loaded(tmp_path) == image
+    image = written(tmp_path, 1, bytes_between_snapshots)
+    assert loaded(tmp_path) == image
+
+
+def test_the_log_makes_up_for_two_damaged_snapshots_as_long_as_its_first_segment_is_there(tmp_path: Path) -> None:
+    image = written(tmp_path, 50, 1000)
+    for snapshot in snapshots(tmp_path):
+        flip(snapshot, snapshot.stat().st_size // 2)
+    assert loaded(tmp_path) == image
 
 
 def test_an_append_that_fails_is_reported_and_not_part_of_the_history(tmp_path: Path) -> None:

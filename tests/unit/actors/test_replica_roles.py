@@ -275,6 +275,33 @@ def test_a_topic_that_could_not_be_opened_leaves_no_files_when_it_is_deleted(tmp
     asyncio.run(run())
 
 
+def test_files_of_topics_that_were_deleted_while_the_actor_was_away_go_at_its_start(tmp_path: Path) -> None:
+    """Also where a topic of the same name came in their place; those of others that the image lacks are kept."""
+
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        await actor.take(MetadataImage(), IMAGE)
+        for topic in TOPICS:
+            append(actor.replicas.get(TopicPartition(topic.name, 0)).log, b"old")
+        await actor.roles.stop()
+        for partition in actor.replicas:
+            partition.log.release()
+        actor.directory.release()
+        successor = dataclasses.replace(TOPICS[0], topic_id=uuid.uuid4())
+        image = MetadataImage(2, topics={"a": successor}, topic_names_by_id={successor.topic_id: "a"})
+        again = Actor(tmp_path)
+        removed = frozenset(topic.topic_id for topic in TOPICS[:2])
+        await again.roles.image_changed(MetadataImage(), image, removed)
+        again.roles.set_strays_aside(image)
+        again.directory.remove_deleted(time.time_ns())
+        assert [os.path.basename(path)[:4] for path in again.directory.stray_partitions] == ["c-0."]
+        assert sorted(name[:4] for name in os.listdir(tmp_path) if name[1:3] == "-0") == ["a-0", "c-0."]
+        assert again.replicas.get(TopicPartition("a", 0)).log.log_end_offset == 0
+        await again.roles.stop()
+
+    asyncio.run(run())
+
+
 def test_directories_that_the_metadata_does_not_know_are_kept_at_a_start(tmp_path: Path) -> None:
     async def run() -> None:
         actor = Actor(tmp_path)

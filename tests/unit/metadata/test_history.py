@@ -83,6 +83,21 @@ def test_a_follower_that_is_too_far_behind_or_new_gets_the_image(cluster: Cluste
     assert len(cluster.controller.changes_since(at(cluster.image.version - KEPT_BATCHES)).batches) == KEPT_BATCHES
 
 
+def test_a_follower_with_replicas_hears_beside_the_image_which_topics_were_deleted_since(cluster: Cluster) -> None:
+    """Without that it could only keep their files: that an image lacks a topic is no deletion."""
+    cluster.create(NewTopic("three"))
+    topic_id, before = cluster.image.topics["three"].topic_id, cluster.image.version
+    cluster.run(cluster.controller.delete_topics(["three"]))
+    deleted = cluster.image.version
+    for _ in range(KEPT_BATCHES):
+        cluster.run(cluster.controller.allocate_producer_ids(1))
+    changes_since = cluster.controller.changes_since
+    assert changes_since(at(before), has_replicas=True).removed == {topic_id}
+    assert changes_since(at(deleted), has_replicas=True).removed == set()
+    assert len(changes_since(Position(), has_replicas=True).removed) == 2
+    assert changes_since(at(before)).removed == set()
+
+
 def test_a_follower_that_is_ahead_of_the_log_shows_that_the_log_went_back(cluster: Cluster) -> None:
     with pytest.raises(HistoryLost, match=f"version {cluster.image.version + 5}"):
         cluster.controller.changes_since(at(cluster.image.version + 5))

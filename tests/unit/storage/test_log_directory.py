@@ -532,6 +532,27 @@ def test_the_identity_is_written_once_and_then_checked(tmp_path: Path) -> None:
     assert refused.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"\x00" * 80,
+        b"version=1\ncluster.id=cluster-a\nnode.id=1\n",
+        b"version=1\ncluster.id=cluster-a\nnode.id=1\ndirectory.id=AAAA\n",
+        b"version=0\ncluster.id=cluster-a\nbroker.id=1\n",
+    ],
+)
+def test_an_identity_that_cannot_be_read_is_not_replaced(tmp_path: Path, damage: bytes) -> None:
+    """Under another id the partitions of the directory would be offline for ever."""
+    open_directory(tmp_path, properties=MetaProperties("cluster-a", 1, uuid.UUID(int=5))).close([], now_ms=NOW_MS)
+    path = tmp_path / "meta.properties"
+    path.write_bytes(damage)
+    with pytest.raises(RaykaError, match=r"meta\.properties has no valid") as refused:
+        open_directory(tmp_path, properties=MetaProperties("cluster-a", 1, uuid.UUID(int=6)))
+    assert refused.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert path.read_bytes() == damage
+
+
 def test_a_duplicate_is_known_after_a_kill(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     log = open_log(directory)

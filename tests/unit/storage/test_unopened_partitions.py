@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rayka.config import LogConfig
+from rayka.storage.directory.boot_record import BOOT_ID_FILE
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.log.log import Log
@@ -82,3 +83,40 @@ def test_a_clean_stop_says_nothing_of_a_log_that_was_let_go_of_before_it(tmp_pat
     data[-1] ^= 1  # the power cut
     segment.write_bytes(data)
     assert open_log(start(tmp_path)).log_end_offset == 5
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_the_boot_record_does_not_keep_the_name_of_a_deleted_partition(tmp_path: Path, is_opened: bool) -> None:
+    """Neither in this run nor, after a kill, in the next ones: the names of all topics ever deleted would pile up."""
+    directory = start(tmp_path)
+    log = open_log(directory)
+    append(log, b"x")
+    stop(directory, log, "killed")
+    (tmp_path / BOOT_ID_FILE).write_text("another boot\n")
+    directory = start(tmp_path)
+    assert "orders-0" in (tmp_path / BOOT_ID_FILE).read_text()
+    if is_opened:
+        directory.delete_log(open_log(directory), "unique")
+    else:
+        directory.delete_unopened(ORDERS, TOPIC_ID, "unique")
+    directory.release()
+    for _ in range(2):
+        directory = start(tmp_path)
+        assert "orders-0" not in (tmp_path / BOOT_ID_FILE).read_text()
+        directory.release()
+
+
+def test_a_deletion_before_the_boot_record_is_written_leaves_the_note_of_a_failed_flush(tmp_path: Path) -> None:
+    """Until the logs are recovered the note is that of the last run, and all of them still need it."""
+    directory = start(tmp_path)
+    log = open_log(directory)
+    append(log, b"x")
+    directory._boot.unrecovered.add(str(ORDERS))
+    directory._boot.flush_failed()
+    stop(directory, log, "killed")
+    noted = (tmp_path / BOOT_ID_FILE).read_bytes()
+    directory = LogDirectory.open(str(tmp_path), RealFiles(), now_ms=NOW_MS)
+    directory.delete_unopened(ORDERS, TOPIC_ID, "unique")
+    assert (tmp_path / BOOT_ID_FILE).read_bytes() == noted
+    directory.opened()
+    assert "orders-0" not in (tmp_path / BOOT_ID_FILE).read_text()
