@@ -32,9 +32,14 @@ class Command(_WithExamples):
 
 
 class Group(_WithExamples, click.Group):
-    """A group of commands."""
+    """A group of commands, each listed with the whole first sentence of its help."""
 
     command_class = Command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(limit=200)) for name, command in commands if command])
 
 
 class LazyGroup(Group):

@@ -125,7 +125,7 @@ _COORDINATOR = (
         "group.coordinator.rebalance.protocols",
         LIST,
         "classic,consumer,streams",
-        "The rebalance protocols that groups may use. rayka serves classic and consumer.",
+        "The rebalance protocols that groups may use. rayka serves all but streams; only consumer can be left out.",
         valid_values=("consumer", "classic", "share", "streams"),
     ),
     _int("group.coordinator.append.linger.ms", -1, "How long a coordinator gathers writes.", -1),

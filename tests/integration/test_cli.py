@@ -283,6 +283,18 @@ def test_a_group_goes_on_where_its_last_reader_stopped(cli: Cli) -> None:
     assert cli("consume", "grouped", "--group", "readers", "--from", "42").code == 2
 
 
+def test_a_reader_that_is_terminated_leaves_its_group(broker: BrokerProcess, cli: Cli) -> None:
+    cli.ok("topics", "create", "left")
+    assert cli.produce("left", b"first\n").code == 0
+    command = [*RAYKA, "consume", "left", "--group", "leavers", "--follow", "--data-dir", str(broker.data_dir)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "first\n"
+        reader.terminate()
+        assert reader.wait(60) == 128 + signal.SIGTERM
+    assert "leavers has no members" in cli.ok("groups", "describe", "leavers").err
+
+
 def test_any_broker_is_reached_by_its_address_alone(broker: BrokerProcess, cli: Cli) -> None:
     cli.ok("topics", "create", "reached")
     listed = subprocess.run(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -99,10 +101,25 @@ def command(
     form: Callable[[Readable], bytes] = to_json if as_json else formatter(pattern_text or r"%s\n")
     with kafka(target) as cluster:
         if group is not None:
-            read_in_group(cluster, wanted, _names(cluster, wanted), form)
+            with _sigterm_leaves_the_group():
+                read_in_group(cluster, wanted, _names(cluster, wanted), form)
         else:
             read_assigned(cluster, wanted, _starts(cluster, wanted), form)
     return Exit.DONE
+
+
+@contextmanager
+def _sigterm_leaves_the_group() -> Iterator[None]:
+    """End at SIGTERM as at Ctrl-C: partitions of a member that does not leave wait until its session ends."""
+
+    def terminate(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _check(wanted: ConsumeOptions) -> None:

@@ -62,6 +62,7 @@ class RecordPrinter:
         from rayka.cli.progress import ProgressBar
 
         self._form = form
+        self._group = wanted.group
         self._out = sys.stdout.buffer
         self._shown = not sys.stdout.isatty()
         self.left = sys.maxsize if wanted.max_messages is None else wanted.max_messages
@@ -96,7 +97,10 @@ class RecordPrinter:
         if error.code() == KafkaError._PARTITION_EOF:
             self.at_end.add(topic_partition)
         elif error.fatal() or not error.retriable():
-            raise CliError(f"cannot read {topic_partition}: {error.str()}")
+            place = (
+                topic_partition if message.topic() else f"as a member of {self._group}" if self._group else "records"
+            )
+            raise CliError(f"cannot read {place}: {error.str()}")
         return True
 
 

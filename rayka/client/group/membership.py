@@ -316,7 +316,9 @@ class Membership:
             self.hurry()
 
     def _refused(self, error: RaykaError, now_ms: float) -> None:
-        if error.code not in _FENCED:
+        # A join creates a group that does not exist: it gets GROUP_ID_NOT_FOUND only from a share group.
+        is_other_kind = self.state is MembershipState.JOINING and error.code is ErrorCode.GROUP_ID_NOT_FOUND
+        if error.code not in _FENCED or is_other_kind:
             self.fail(error)
             return
         self._may_be_known = False

@@ -15,6 +15,13 @@ def test_help_offers_bootstrap_server_only_to_commands_that_take_it() -> None:
     assert "--bootstrap-server" not in CliRunner().invoke(rayka, ["status", "--help"]).output
 
 
+@pytest.mark.parametrize("group", ["topics", "configs", "groups", "share-groups", "transactions", "log"])
+def test_help_lists_commands_with_whole_sentences(group: str) -> None:
+    commands = CliRunner().invoke(rayka, [group, "--help"]).output.partition("Commands:\n")[2].partition("\n\n")[0]
+    assert commands.endswith(".")
+    assert "..." not in commands
+
+
 @pytest.mark.parametrize(
     "text", ["localhost", "", "localhost:", ":9092", "localhost:0", "localhost:65536", "h:1,h:x", "h:²"]
 )

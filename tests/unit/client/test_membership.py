@@ -198,6 +198,16 @@ def test_a_fatal_error_is_raised_once_and_the_next_poll_joins_again() -> None:
     assert send(membership).member_epoch == 0
 
 
+def test_a_join_is_refused_for_good_where_the_group_is_of_another_kind() -> None:
+    membership = member()
+    send(membership)
+    membership.answered(refusal(ErrorCode.GROUP_ID_NOT_FOUND), 0)
+    error = membership.take_error()
+    assert error is not None
+    assert (error.code, error.message) == (ErrorCode.GROUP_ID_NOT_FOUND, "because")
+    assert membership.heartbeat(10**6) is None
+
+
 def test_an_action_that_fails_ends_the_membership() -> None:
     membership = member()
     send(membership)
