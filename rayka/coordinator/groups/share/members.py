@@ -180,7 +180,7 @@ def _check_request(request: ShareGroupHeartbeatRequest) -> None:
         value = getattr(request, name)
         if value is not None and not value.strip():
             raise _invalid(f"{name} can't be empty")
-    if request.member_epoch == JOIN_EPOCH and request.subscribed_topic_names is None:
+    if request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names:
         raise _invalid("subscribed_topic_names must be set in first request")
     if request.member_epoch < LEAVE_EPOCH:
         raise _invalid("member_epoch is invalid")

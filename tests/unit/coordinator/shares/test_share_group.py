@@ -202,6 +202,7 @@ def test_requests_that_are_wrong_in_any_state_are_refused() -> None:
     assert groups.heartbeat(member_id="").error is ErrorCode.INVALID_REQUEST
     assert groups.heartbeat(epoch=-2).error is ErrorCode.INVALID_REQUEST
     assert groups.heartbeat(epoch=0, topics=None).error is ErrorCode.INVALID_REQUEST
+    assert groups.heartbeat(epoch=0, topics=()).error is ErrorCode.INVALID_REQUEST
     assert groups.heartbeat(topics=("t",), rack_id="").error is ErrorCode.INVALID_REQUEST
     assert groups.heartbeat(epoch=5).error is ErrorCode.GROUP_ID_NOT_FOUND
     assert groups.heartbeat(epoch=-1).error is ErrorCode.GROUP_ID_NOT_FOUND
