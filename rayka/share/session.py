@@ -3,13 +3,14 @@
 A member opens its session with epoch 0. The requests after it carry the epochs 1, 2, ... and name only partitions that
 are new, forgotten, or have acknowledgements; each reads from all partitions of the session. Epoch -1 ends it. A session
 belongs to the connection on which it was opened, and ends with it. Their limit is that of a broker, whose processes
-count them together.
+count them together. Each has a few partitions; further ones find room as long as those of the process together have not
+become too many.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -18,6 +19,8 @@ from rayka.errors import ErrorCode, RaykaError
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 _MAX_EPOCH: Final = 2**31 - 1
+_MOST_PARTITIONS: Final = 500_000
+_LEAST_PARTITIONS: Final = 1_000
 
 
 class SessionKey(NamedTuple):
@@ -88,8 +91,16 @@ class OnlyCount:
 class ShareSessions:
     """The sessions of one gateway, whose `name` no other has."""
 
-    def __init__(self, name: str = "", count: SessionCount | None = None) -> None:
+    def __init__(
+        self,
+        name: str = "",
+        count: SessionCount | None = None,
+        most_partitions: int = _MOST_PARTITIONS,
+        least_partitions: int = _LEAST_PARTITIONS,
+    ) -> None:
         self._name = name
+        self._most_partitions = most_partitions
+        self._least_partitions = least_partitions
         self._count: SessionCount = OnlyCount() if count is None else count
         self._opened = 0
         self._sessions: dict[SessionKey, ShareSession] = {}
@@ -129,6 +140,22 @@ class ShareSessions:
         else:
             session.advance()
         return session
+
+    def update(
+        self, session: ShareSession, added: Sequence[SharePartitionId], forgotten: Iterable[SharePartitionId]
+    ) -> None:
+        """Let a session read from other partitions from now on.
+
+        Raises SHARE_SESSION_LIMIT_REACHED, upon which a member opens its session again, with those that it reads now.
+        """
+        new = len(set(added) - session.seen)
+        size = len(session.seen) + new
+        if new and size > self._least_partitions:
+            others = sum(len(other.seen) for other in self._sessions.values() if other is not session)
+            if others + size > self._most_partitions:
+                reason = f"the share sessions have {others + len(session.seen)} partitions already"
+                raise RaykaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, reason)
+        session.update(added, forgotten)
 
     def disconnected(self, connection: Hashable) -> list[ShareSession]:
         """Remove and return the sessions of a connection that has ended."""

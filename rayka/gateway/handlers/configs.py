@@ -18,25 +18,37 @@ from rayka.config.describe import (
 from rayka.config.groups import GROUP_CONFIGS, group_defaults
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.responses import NO_THROTTLE
-from rayka.gateway.server.request import Call
+from rayka.gateway.server.request import Call, finish_frame, response_head
+from rayka.gateway.wire.codec import entity_writer
+from rayka.gateway.wire.reader import INT32
 from rayka.metadata.commands import ConfigAlteration, ConfigOperation, ConfigReplacement, ConfigResult
 from rayka.metadata.records import ConfigResource, ResourceType
+from rayka.varint import encode_uvarint
 
 _RESOURCES_IN_A_TURN: Final = 10
-"""Describing one takes about a millisecond: other clients of the process would wait for all of them."""
+"""Describing one and writing it takes about a millisecond: other clients of the process would wait for all of them."""
+_NO_THROTTLE: Final = INT32.pack(0)
 
 
-async def handle_describe(call: Call) -> Any:
+async def handle_describe(call: Call) -> bytearray:
     """Every setting of the resources, or those asked for, with where each value comes from.
 
     A resource that the request repeats is described once: a small request would use up the memory.
     """
-    results = []
-    for resource in dict.fromkeys(call.request.resources):
-        results.append(_describe(call, resource))
-        if not len(results) % _RESOURCES_IN_A_TURN:
+    asked = dict.fromkeys(call.request.resources)
+    flexible = call.pending.api.is_flexible(call.version)
+    out = response_head(call.pending.correlation_id, flexible)
+    out += _NO_THROTTLE
+    out += encode_uvarint(len(asked) + 1) if flexible else INT32.pack(len(asked))
+    for number, resource in enumerate(asked, 1):
+        result = _describe(call, resource)
+        kind: type = type(result)
+        entity_writer(kind)(out, result)
+        if not number % _RESOURCES_IN_A_TURN:
             await asyncio.sleep(0)
-    return call.types.DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=tuple(results))
+    if flexible:
+        out.append(0)
+    return finish_frame(out)
 
 
 def _describe(call: Call, resource: Any) -> Any:

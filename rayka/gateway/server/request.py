@@ -137,7 +137,8 @@ class Call:
         """Run the handler; returns the frame of its response."""
         handle = self.pending.api.handle
         assert handle is not None
-        return self.encode(await handle(self))
+        response = await handle(self)
+        return response if isinstance(response, bytearray) else self.encode(response)
 
     def encode(self, response: Any) -> bytearray:
         """The frame of a response entity."""
@@ -154,7 +155,7 @@ FrameHandler = Callable[["Context", PendingRequest], None]
 class Api(NamedTuple):
     """A row of the API table: the versions served, the first one with compact lengths, and the handler.
 
-    Either `handle` turns a decoded request into a response entity, or `handle_frame` parses the frame and
+    Either `handle` turns a decoded request into a response entity or its frame, or `handle_frame` parses the frame and
     answers the request itself; with both, `handle_frame` comes first and may leave the request to `handle`.
     Requests of a `pipelined` API start while earlier ones are in progress, from version `first_pipelined` on.
     """

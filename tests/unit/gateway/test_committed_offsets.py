@@ -110,6 +110,28 @@ def test_offset_fetch_of_many_groups(tmp_path: Path) -> None:
     run(tmp_path, check)
 
 
+def test_repeated_offsets_are_answered_once(tmp_path: Path) -> None:
+    """A few bytes would become all offsets of the group, or the metadata of one, again and again."""
+    key, version = ApiKey.OFFSET_FETCH, 9
+
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        await create(broker, NewTopic("a"))
+        await ask(client, ApiKey.OFFSET_COMMIT, 8, **committing(8, "a", 7))
+        topic = make(key, version, "OffsetFetchRequestTopics", name="a", partition_indexes=(0, 0, 0))
+        groups = tuple(
+            make(key, version, "OffsetFetchRequestGroup", group_id="g", topics=topics, member_id=name, member_epoch=-1)
+            for topics in (None, (topic, topic))
+            for name in ("b", "c", "d")
+        )
+        found = (await ask(client, key, version, groups=groups, require_stable=False)).groups
+        assert [[one.committed_offset for topic in group.topics for one in topic.partitions] for group in found] == [
+            [7],
+            [7],
+        ]
+
+    run(tmp_path, check)
+
+
 def test_offset_delete(tmp_path: Path) -> None:
     key = ApiKey.OFFSET_DELETE
 

@@ -129,6 +129,35 @@ def test_sessions_have_a_bounded_number_of_partitions() -> None:
     assert len(cache) == 1
 
 
+def bounded_sessions(most_partitions: int) -> FetchSessions:
+    config = {"max.incremental.fetch.session.cache.slots": 9}
+    return FetchSessions(config, NodeUsage().fetch_sessions, 2 * MINUTE_MS, most_partitions)
+
+
+def test_no_session_ends_for_one_that_finds_no_room_all_the_same() -> None:
+    """Else a client that asks for too much takes the sessions of all smaller clients, again and again."""
+    cache = bounded_sessions(10)
+    small, large = opened(cache, 2, 0), opened(cache, 7, MINUTE_MS)
+    cache.begin(small, 1, [], [], False, MINUTE_MS)
+    now_ms = 2 * MINUTE_MS + 1
+    assert opened(cache, 4, now_ms) == 0
+    assert cache.begin(small, 2, [], [], False, now_ms).error is ErrorCode.NONE
+    assert cache.begin(large, 1, [], [], False, now_ms).error is ErrorCode.NONE
+    assert opened(cache, 3, now_ms) > 0
+
+
+def test_a_session_has_no_names_that_no_topic_may_have() -> None:
+    """A name of a request has up to 32 KB: a bounded number of them would use up the memory all the same."""
+    cache = sessions()
+    long = SessionPartition("t" * 250, 0, 0, 100)
+    alone = cache.begin(0, 0, [long], [], False, 0)
+    assert (alone.session_id, alone.partitions, len(cache)) == (0, [long], 0)
+    session_id = opened(cache, 2, 0)
+    assert cache.begin(session_id, 1, [long], [("t", 0)], False, 0).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(cache) == 0
+    assert cache.begin(0, 0, [SessionPartition("t" * 249, 0, 0, 100)], [], False, 0).session_id > 0
+
+
 def test_a_larger_session_takes_the_place_of_a_smaller_one_that_lasted() -> None:
     cache = sessions()
     small, large = opened(cache, 1, 0), opened(cache, 9, 0)

@@ -146,3 +146,17 @@ def test_a_client_gets_no_markers_into_internal_topics(version: int, tmp_path: P
         assert await add("orders") == [ErrorCode.NONE]
 
     run(tmp_path, check)
+
+
+def test_the_producers_of_a_repeated_partition_are_described_once(tmp_path: Path) -> None:
+    """Four bytes would become a row for each of its producers again."""
+    key = ApiKey.DESCRIBE_PRODUCERS
+
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        await create(broker, NewTopic("a", 2))
+        topic = make(key, 0, "TopicRequest", name="a", partition_indexes=(1, 0, 1, 1))
+        request = make(key, 0, "DescribeProducersRequest", topics=(topic, topic))
+        (found,) = (await client.call(key, 0, request)).topics
+        assert [partition.partition_index for partition in found.partitions] == [1, 0]
+
+    run(tmp_path, check)

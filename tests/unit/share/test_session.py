@@ -19,7 +19,7 @@ from rayka.share.session import (
 
 KEY = SessionKey("group", "member")
 TOPIC = uuid.UUID(int=1)
-A, B, C = (SharePartitionId(TOPIC, number) for number in range(3))
+A, B, C, D, E = (SharePartitionId(TOPIC, number) for number in range(5))
 
 
 def opened(limit: int = 10) -> tuple[ShareSessions, ShareSession]:
@@ -84,12 +84,38 @@ def test_there_are_no_more_sessions_than_the_limit_but_a_member_may_begin_again(
 
 
 def test_a_session_keeps_its_partitions_and_reads_the_last_one_served_last() -> None:
-    _, session = opened()
-    session.update([A, B, C], [])
+    sessions, session = opened()
+    sessions.update(session, [A, B, C], [])
     session.read_last(A)
-    session.update([C], [B])
+    sessions.update(session, [C], [B])
     assert list(session.partitions) == [C, A]
     assert session.seen == {A, B, C}
+
+
+def test_sessions_together_have_a_bounded_number_of_partitions() -> None:
+    """Also of those that they have no more: a member may hold records of them."""
+    sessions = ShareSessions(most_partitions=4, least_partitions=2)
+    session = sessions.fetch(KEY, INITIAL_EPOCH, "connection", 10)
+    sessions.update(session, [A, B], [])
+    sessions.update(session, [C], [A, B])
+    sessions.update(session, [C, D], [])
+    with pytest.raises(RaykaError) as refused:
+        sessions.update(session, [E, D], [C])
+    assert refused.value.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    assert (list(session.partitions), session.seen) == ([C, D], {A, B, C, D})
+    sessions.update(session, [A], [C])
+    again = sessions.fetch(KEY, INITIAL_EPOCH, "connection", 10)
+    sessions.update(again, [E], [])
+
+
+def test_a_member_with_few_partitions_finds_room_beside_one_with_many() -> None:
+    sessions = ShareSessions(most_partitions=3, least_partitions=2)
+    large = sessions.fetch(KEY, INITIAL_EPOCH, "connection", 10)
+    sessions.update(large, [A, B, C], [])
+    small = sessions.fetch(SessionKey("group", "another"), INITIAL_EPOCH, "connection", 10)
+    sessions.update(small, [A, B], [])
+    with pytest.raises(RaykaError):
+        sessions.update(small, [C], [])
 
 
 def test_sessions_end_with_their_connection() -> None:

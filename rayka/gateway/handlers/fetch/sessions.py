@@ -11,12 +11,13 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from rayka.errors import ErrorCode
 from rayka.gateway.server.node_usage import SharedCount
+from rayka.metadata.topics import MAX_LENGTH
 from rayka.types import NO_LEADER_EPOCH, NO_OFFSET, FetchResult
 
 NO_SESSION_ID = 0
@@ -188,7 +189,8 @@ class FetchSessions:
         if not session.partitions:
             del self._sessions[session.session_id]
             return FetchContext()
-        if len(session.partitions) > size and self._partition_count > self._most_partitions:
+        is_too_large = len(session.partitions) > size and self._partition_count > self._most_partitions
+        if is_too_large or _has_long_names(changed, session.uses_topic_ids):
             del self._sessions[session.session_id]
             return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
@@ -198,14 +200,8 @@ class FetchSessions:
 
     def _open(self, partitions: list[SessionPartition], uses_topic_ids: bool, now_ms: int) -> FetchSession | None:
         """A new session, None if there is no room for it."""
-        size = len(partitions)
-        if size > self._most_partitions:
+        if _has_long_names(partitions, uses_topic_ids) or not self._make_room(len(partitions), now_ms):
             return None
-        if len(self._sessions) + self._count.others >= self._slots and not self._evict(size, now_ms):
-            return None
-        while self._partition_count + size > self._most_partitions:
-            if not self._evict(size, now_ms):
-                return None
         session_id = NO_SESSION_ID
         while session_id == NO_SESSION_ID or session_id in self._sessions:
             session_id = secrets.randbelow(2**31)
@@ -218,18 +214,34 @@ class FetchSessions:
     def _partition_count(self) -> int:
         return sum(len(session.partitions) for session in self._sessions.values())
 
-    def _evict(self, size: int, now_ms: int) -> bool:
-        """Make room for a session of `size` partitions: a stale session goes, else the smallest that is
-        smaller and has lasted long enough."""
-        if not self._sessions:
-            return False
-        oldest = next(iter(self._sessions.values()))
-        if now_ms - oldest.last_used_ms > self._eviction_ms:
-            del self._sessions[oldest.session_id]
-            return True
-        lasted = [session for session in self._sessions.values() if now_ms - session.created_ms > self._eviction_ms]
-        smallest = min(lasted, key=lambda session: len(session.partitions), default=None)
-        if smallest is None or len(smallest.partitions) >= size:
-            return False
-        del self._sessions[smallest.session_id]
+    def _make_room(self, size: int, now_ms: int) -> bool:
+        """Make room for a session of `size` partitions. No session ends if that is not enough."""
+        sessions = len(self._sessions) + self._count.others + 1
+        partitions = self._partition_count + size
+        evictable = self._evictable(size, now_ms)
+        evicted = []
+        while sessions > self._slots or partitions > self._most_partitions:
+            session = next(evictable, None)
+            if session is None:
+                return False
+            evicted.append(session.session_id)
+            sessions -= 1
+            partitions -= len(session.partitions)
+        for session_id in evicted:
+            del self._sessions[session_id]
         return True
+
+    def _evictable(self, size: int, now_ms: int) -> Iterator[FetchSession]:
+        """Stale sessions, then the smallest of those that are smaller and have lasted long enough."""
+        lasted = []
+        for session in self._sessions.values():  # the one that was used last comes last
+            if now_ms - session.last_used_ms > self._eviction_ms:
+                yield session
+            elif now_ms - session.created_ms > self._eviction_ms and len(session.partitions) < size:
+                lasted.append(session)
+        yield from sorted(lasted, key=lambda session: len(session.partitions))
+
+
+def _has_long_names(partitions: Iterable[SessionPartition], uses_topic_ids: bool) -> bool:
+    """Whether one has a name that is too long for a topic: it may have 32 KB, which no session is to keep."""
+    return not uses_topic_ids and any(len(str(partition.topic)) > MAX_LENGTH for partition in partitions)

@@ -37,7 +37,9 @@ async def handle(call: Call) -> Any:
         return types.OffsetFetchResponse(
             throttle_time=NO_THROTTLE, topics=tuple(_topics(call, fetched)), error_code=fetched.error
         )
-    groups = await asyncio.gather(*(_fetch(call, group) for group in dict.fromkeys(call.request.groups)))
+    # Each once, whatever member is named: a few bytes would become all offsets of a group again.
+    asked = {(group.group_id, group.topics): group for group in call.request.groups}
+    groups = await asyncio.gather(*(_fetch(call, group) for group in asked.values()))
     return types.OffsetFetchResponse(
         throttle_time=NO_THROTTLE,
         groups=tuple(
@@ -50,8 +52,10 @@ async def handle(call: Call) -> Any:
 
 
 async def _fetch(call: Call, group: Any) -> OffsetFetchResponse:
-    """The offsets of one group, in the order of the request."""
-    asked = None if group.topics is None else [place for topic in group.topics for place in _places(call, topic)]
+    """The offsets of one group, each once, in the order of the request."""
+    asked = None
+    if group.topics is not None:
+        asked = tuple(dict.fromkeys(place for topic in group.topics for place in _places(call, topic)))
     known = None if asked is None else tuple(place for place in asked if place.topic)
     request = OffsetFetchRequest(
         group.group_id,

@@ -108,7 +108,7 @@ class PendingShareFetch:
             if topic.topic_id is not None
             for number in topic.partitions
         ]
-        self._session.update(partition_ids(request.topics), forgotten)
+        self._context.share_sessions.update(self._session, partition_ids(request.topics), forgotten)
 
     def _is_fetched(self, partition: SharePartitionId) -> bool:
         is_renewal = getattr(self._request, "is_renew_ack", False)

@@ -84,23 +84,21 @@ def _state(call: Call, one: DescribedTransaction) -> Any:
 
 
 async def handle_producers(call: Call) -> Any:
-    """What the leaders of partitions remember of their producers."""
+    """What the leaders of partitions remember of their producers; of a partition that is repeated, once."""
     types = call.types
-    partitions = [
-        TopicPartition(topic.name, number) for topic in call.request.topics for number in topic.partition_indexes
-    ]
+    asked: dict[str, dict[int, None]] = defaultdict(dict)
+    for topic in call.request.topics:
+        asked[topic.name].update(dict.fromkeys(topic.partition_indexes))
+    partitions = [TopicPartition(name, number) for name, numbers in asked.items() for number in numbers]
     answers = dict(zip(partitions, await call.broker.partitions.describe_producers(partitions), strict=True))
     return types.DescribeProducersResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
             types.TopicResponse(
-                name=topic.name,
-                partitions=tuple(
-                    _producers(call, number, answers[TopicPartition(topic.name, number)])
-                    for number in topic.partition_indexes
-                ),
+                name=name,
+                partitions=tuple(_producers(call, number, answers[TopicPartition(name, number)]) for number in numbers),
             )
-            for topic in call.request.topics
+            for name, numbers in asked.items()
         ),
     )
 
