@@ -344,6 +344,14 @@ class LoopThread:
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that the calling thread runs, if it runs one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 async def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """As `asyncio.to_thread`, but where no thread can be started the call is gone: see `Threads`."""
     calls = [functools.partial(call, *args, **kwargs)]

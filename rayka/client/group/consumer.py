@@ -172,7 +172,9 @@ class AsyncGroupConsumer(CommittingConsumer):
         return super().begin_poll(poll)
 
     def require_may_leave(self) -> None:
-        """Raises INVALID_REQUEST within a callback, which would wait for its own end. From any thread."""
+        """Raises INVALID_REQUEST within a callback, which would wait for its own end, and for a call that blocks the
+        loop of one. From any thread.
+        """
         if not self._is_closed:
             self._member.require_no_callback("close or unsubscribe", may_wait=True)
 
@@ -336,6 +338,7 @@ class AsyncGroupConsumer(CommittingConsumer):
             RUNS.set((*outer, run))
             callback.runs += [run]
             if callback.runs[0] is run:
+                callback.loop = asyncio.get_running_loop()
                 waiting = callback.listener(callback.partitions)
                 if inspect.isawaitable(waiting):
                     await waiting
