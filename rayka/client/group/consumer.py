@@ -270,6 +270,8 @@ class AsyncGroupConsumer(CommittingConsumer):
                 return callback
             if not await self._wait_until(deadline_s):
                 break
+            if self._is_closed:  # by a call with less time
+                return None
         self._is_leaving = self._is_assigned_by_hand = False
         self._fetcher.assign(())
         self.collector.forget_unassigned()

@@ -187,6 +187,30 @@ def test_close_says_so_where_a_callback_still_runs_at_the_end_of_its_time(
     consumer.close()
 
 
+def test_a_close_ends_with_another_one_that_has_less_time(cluster: Cluster, others: ThreadPoolExecutor) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def on_assigned(_: list[TopicPartition]) -> None:
+        has_begun.set()
+        assert may_end.wait(60)
+
+    consumer = cluster.consumer("g", **SETTINGS)
+    consumer.subscribe(["events"], on_assigned=on_assigned)
+    polling = others.submit(consumer.poll, 60_000)
+    assert has_begun.wait(60)
+    with ThreadPoolExecutor(1) as third:
+        closing = third.submit(consumer.close)
+        wait_until(lambda: is_waiting(consumer), 30, "close waits")
+        with pytest.raises(RaykaError, match="a rebalance callback still runs"):
+            consumer.close(timeout_ms=50)
+        try:
+            closing.result(60)
+        finally:
+            may_end.set()
+    with pytest.raises(RaykaError, match="The consumer is closed"):
+        polling.result(60)
+
+
 def test_a_task_may_close_or_unsubscribe_while_the_callback_of_another_one_runs(cluster: Cluster) -> None:
     """They wait for its end; in the callback, or a task of it, they would wait for themselves."""
 
