@@ -265,6 +265,8 @@ class AsyncGroupConsumer(CommittingConsumer):
                 await self.before_revoke([*self._fetcher.partitions])
             self._member.leave()
         while not self._member.has_left:
+            if self._membership.subscription:  # a callback or another task has subscribed: it would join again
+                self._member.leave()
             callback = self._member.step()
             if callback is not None:
                 return callback

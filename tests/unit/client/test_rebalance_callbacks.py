@@ -211,6 +211,15 @@ def test_a_close_ends_with_another_one_that_has_less_time(cluster: Cluster, othe
         polling.result(60)
 
 
+def test_close_leaves_though_a_callback_subscribes_meanwhile(cluster: Cluster) -> None:
+    def on_revoked(_: list[TopicPartition]) -> None:
+        consumer.subscribe(["events"])
+
+    consumer = subscribed(cluster, on_revoked)
+    consumer.close()
+    assert cluster.admin().describe_group("g").members == ()
+
+
 def test_a_task_may_close_or_unsubscribe_while_the_callback_of_another_one_runs(cluster: Cluster) -> None:
     """They wait for its end; in the callback, or a task of it, they would wait for themselves."""
 
