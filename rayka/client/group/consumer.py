@@ -362,7 +362,7 @@ class AsyncGroupConsumer(CommittingConsumer):
             return False
         if self.config.enable_auto_commit:
             waits_s.append(max(self._commits.next_save_s - now_s, _MIN_WAIT_S))
-        if self._membership.may_wait_for_topics:
+        if self._membership.may_wait_for_topics or self._member.has_callback:
             waits_s.append(LOOK_AGAIN_S)
         await self._fetcher.wait(min(waits_s, default=None), for_records=True)
         return True

@@ -21,7 +21,9 @@ from rayka.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.1
-"""How often a topic is looked for that the coordinator knows already and this process does not."""
+"""How often a topic is looked for that the coordinator knows already and this process does not, and how often the end
+of a callback is: an interrupt may keep the loop from being told of it.
+"""
 
 RUNS: ContextVar[tuple[object, ...]] = ContextVar("RUNS", default=())
 """Of the callbacks, of any consumer, in which the running task or thread is, or the task was begun: what was added to
@@ -131,6 +133,11 @@ class GroupMember:
     def has_left(self) -> bool:
         """Whether `leave` has finished."""
         return self.membership.state is MembershipState.UNSUBSCRIBED
+
+    @property
+    def has_callback(self) -> bool:
+        """Whether a callback is to be run, or runs, or has ended without the loop being told."""
+        return self._callback is not None
 
     def polling(self) -> None:
         """The program is in a poll: the poll interval does not run."""

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -218,6 +218,40 @@ def test_close_leaves_though_a_callback_subscribes_meanwhile(cluster: Cluster) -
     consumer = subscribed(cluster, on_revoked)
     consumer.close()
     assert cluster.admin().describe_group("g").members == ()
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # Ctrl-C came before it was given to the loop
+def test_close_leaves_though_the_callback_for_which_it_waits_is_interrupted_anywhere(
+    cluster: Cluster, others: ThreadPoolExecutor
+) -> None:
+    """Also where the loop does not hear of the callback's end."""
+    me = threading.get_ident()
+
+    def interrupted(place: int) -> bool:
+        runs: list[int] = []
+        closing: list[Future[None]] = []
+
+        def on_assigned(_: list[TopicPartition]) -> None:
+            runs.append(threading.get_ident())
+            if runs == [me]:
+                closing.append(others.submit(consumer.close))
+                wait_until(lambda: is_waiting(consumer), 30, "close waits")
+
+        consumer = cluster.consumer("g", enable_auto_commit=False, **SETTINGS)
+        consumer.subscribe(["events"], on_assigned=on_assigned)
+        event = consumer._loop.run(consumer._core.next_event(list, None))
+        assert isinstance(event, RebalanceCallback)
+        modules = ("rayka.client.group", "rayka.client.loop")
+        was_interrupted = interrupted_at(place, modules, lambda: consumer._run_callback(event))
+        (closing or [others.submit(consumer.close)])[0].result(20)  # long before it gives up
+        assert len(runs) == 1, place
+        assert cluster.admin().describe_group("g").members == (), place
+        return was_interrupted
+
+    for place in itertools.count():
+        if not interrupted(place):
+            break
+    assert place > 10
 
 
 def test_a_task_may_close_or_unsubscribe_while_the_callback_of_another_one_runs(cluster: Cluster) -> None:
