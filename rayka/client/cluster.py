@@ -15,8 +15,9 @@ from rayka.client.consumer.consumer import AsyncConsumer
 from rayka.client.consumer.reader import AsyncReader, Reader
 from rayka.client.group.blocking import GroupConsumer
 from rayka.client.group.consumer import AsyncGroupConsumer
+from rayka.client.group.member import BLOCKED
 from rayka.client.group.settings import GroupConsumerOptions
-from rayka.client.loop import LoopThread
+from rayka.client.loop import LoopThread, running_loop
 from rayka.client.producer.blocking import Producer
 from rayka.client.producer.producer import AsyncProducer
 from rayka.client.settings import ConsumerOptions, ProducerOptions
@@ -299,10 +300,11 @@ class Cluster(Unpicklable):
                 logger.warning("closing a consumer failed: %r", error)
             self._members.discard(member)
         if self._clients or self._closing:
-            self._connection.loop.run(self._close_asynchronous())
+            self._connection.loop.run(self._close_asynchronous(running_loop()))
 
-    async def _close_asynchronous(self) -> None:
-        """If this is interrupted, it goes on, and the next call waits for its end."""
+    async def _close_asynchronous(self, blocked: asyncio.AbstractEventLoop | None) -> None:
+        """If this is interrupted, it goes on, and the next call waits for its end. `blocked` is the caller's loop."""
+        BLOCKED.set(blocked)
         closing = self._connection.loop.loop.create_task(self._close_together(list(self._clients)))
         self._closing.add(closing)  # first: another thread looks at both
         self._clients = WeakSet()
@@ -317,9 +319,11 @@ class Cluster(Unpicklable):
             ),
             return_exceptions=True,
         )
-        for outcome in outcomes:
+        for client, outcome in zip(clients, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 logger.warning("closing a client failed: %r", outcome)
+                if isinstance(client, AsyncGroupConsumer):  # it refuses a close that a rebalance callback makes
+                    await client.stop()
 
     def __enter__(self) -> Self:
         return self

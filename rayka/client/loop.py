@@ -215,3 +215,11 @@ class LoopThread:
                 task.cancel()
             self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that the calling thread runs, if it runs one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -172,7 +172,9 @@ class AsyncGroupConsumer(CommittingConsumer):
         return super().begin_poll(poll)
 
     def require_may_leave(self) -> None:
-        """Raises INVALID_REQUEST within a callback, which would wait for its own end. From any thread."""
+        """Raises INVALID_REQUEST within a callback, which would wait for its own end, and for a call that blocks the
+        loop of one. From any thread.
+        """
         if not self._is_closed:
             self._member.require_no_callback("close or unsubscribe", may_wait=True)
 
@@ -263,11 +265,15 @@ class AsyncGroupConsumer(CommittingConsumer):
                 await self.before_revoke([*self._fetcher.partitions])
             self._member.leave()
         while not self._member.has_left:
+            if self._membership.subscription:  # a callback or another task has subscribed: it would join again
+                self._member.leave()
             callback = self._member.step()
             if callback is not None:
                 return callback
             if not await self._wait_until(deadline_s):
                 break
+            if self._is_closed:  # by a call with less time
+                return None
         self._is_leaving = self._is_assigned_by_hand = False
         self._fetcher.assign(())
         self.collector.forget_unassigned()
@@ -336,6 +342,7 @@ class AsyncGroupConsumer(CommittingConsumer):
             RUNS.set((*outer, run))
             callback.runs += [run]
             if callback.runs[0] is run:
+                callback.loop = asyncio.get_running_loop()
                 waiting = callback.listener(callback.partitions)
                 if inspect.isawaitable(waiting):
                     await waiting
@@ -355,7 +362,7 @@ class AsyncGroupConsumer(CommittingConsumer):
             return False
         if self.config.enable_auto_commit:
             waits_s.append(max(self._commits.next_save_s - now_s, _MIN_WAIT_S))
-        if self._membership.may_wait_for_topics:
+        if self._membership.may_wait_for_topics or self._member.has_callback:
             waits_s.append(LOOK_AGAIN_S)
         await self._fetcher.wait(min(waits_s, default=None), for_records=True)
         return True

@@ -21,11 +21,16 @@ from rayka.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.1
-"""How often a topic is looked for that the coordinator knows already and this process does not."""
+"""How often a topic is looked for that the coordinator knows already and this process does not, and how often the end
+of a callback is: an interrupt may keep the loop from being told of it.
+"""
 
 RUNS: ContextVar[tuple[object, ...]] = ContextVar("RUNS", default=())
 """Of the callbacks, of any consumer, in which the running task or thread is, or the task was begun: what was added to
 their `runs`."""
+
+BLOCKED: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("BLOCKED", default=None)
+"""The loop whose thread waits for the running task, so that no callback in it goes on before."""
 
 Listener: TypeAlias = Callable[[list[TopicPartition]], Awaitable[None] | None]
 """Takes the partitions that were assigned, are to be given up, or are lost."""
@@ -40,6 +45,8 @@ class RebalanceCallback:
 
     `has_ended` is set before the loop is told: an interrupt, or a cancellation, may keep the loop from being told, and
     then the next `step` notices.
+
+    `loop` is that of an asynchronous callback, once it has begun.
     """
 
     listener: Listener
@@ -47,11 +54,17 @@ class RebalanceCallback:
     action: Action
     runs: list[object] = field(default_factory=list)
     has_ended: bool = False
+    loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def is_running(self) -> bool:
         """Whether the program is in it."""
         return bool(self.runs) and not self.has_ended
+
+    @property
+    def waits_for_caller(self) -> bool:
+        """Whether it can't end before the running task or thread goes on, as that is in it, or blocks its loop."""
+        return self.runs[0] in RUNS.get() or (self.loop is not None and self.loop is BLOCKED.get())
 
 
 class Reading(Protocol):
@@ -121,6 +134,11 @@ class GroupMember:
         """Whether `leave` has finished."""
         return self.membership.state is MembershipState.UNSUBSCRIBED
 
+    @property
+    def has_callback(self) -> bool:
+        """Whether a callback is to be run, or runs, or has ended without the loop being told."""
+        return self._callback is not None
+
     def polling(self) -> None:
         """The program is in a poll: the poll interval does not run."""
         if self.membership.polling():
@@ -144,9 +162,11 @@ class GroupMember:
         return self._callback
 
     def require_no_callback(self, call: str, *, may_wait: bool = False) -> None:
-        """Raises INVALID_REQUEST while the program runs a callback; with `may_wait` only within it. From any thread."""
+        """Raises INVALID_REQUEST while the program runs a callback; with `may_wait` only where that would wait for this
+        call. From any thread.
+        """
         callback = self._callback
-        if callback is not None and callback.is_running and not (may_wait and callback.runs[0] not in RUNS.get()):
+        if callback is not None and callback.is_running and not (may_wait and not callback.waits_for_caller):
             reason = f"a {call} within it would wait for the callback itself, any other can follow it"
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"A rebalance callback runs: {reason}")
 

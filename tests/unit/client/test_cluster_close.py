@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -130,3 +131,35 @@ def test_a_record_that_does_not_count_as_read_when_streams_are_left_does_not_whe
     cluster._close_clients()
     committed = cluster.consumer("g", **SETTINGS).committed(("events", 0))
     assert committed is None or committed.offset == 0
+
+
+def test_a_close_that_blocks_the_loop_of_a_callback_does_not_wait_for_it(cluster: Cluster) -> None:
+    """Such as at the end of a `with` block in a coroutine. Other tasks that read hear of the end."""
+
+    async def main() -> None:
+        consumer, has_begun, may_end = cluster.async_consumer("g", **SETTINGS), asyncio.Event(), asyncio.Event()
+
+        async def on_assigned(_: list[TopicPartition]) -> None:
+            has_begun.set()
+            await may_end.wait()
+
+        async def read() -> None:
+            async for _ in consumer:
+                pass
+
+        await consumer.subscribe(["events"], on_assigned=on_assigned)
+        reading = [asyncio.create_task(read()), asyncio.create_task(read())]
+        await has_begun.wait()
+        while not consumer._fetcher._polls_waiting:
+            await asyncio.sleep(0.001)
+        begun_s = time.monotonic()
+        cluster.close()
+        assert time.monotonic() - begun_s < 10
+        may_end.set()
+        await asyncio.wait(reading)
+        assert {str(task.exception()) for task in reading} == {
+            "INVALID_REQUEST: The connection to the cluster is closed",  # where the callback has ended
+            "INVALID_REQUEST: The consumer is closed",
+        }
+
+    asyncio.run(asyncio.wait_for(main(), 60))

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -185,6 +185,73 @@ def test_close_says_so_where_a_callback_still_runs_at_the_end_of_its_time(
     with pytest.raises(RaykaError, match="The consumer is closed"):
         polling.result(60)
     consumer.close()
+
+
+def test_a_close_ends_with_another_one_that_has_less_time(cluster: Cluster, others: ThreadPoolExecutor) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def on_assigned(_: list[TopicPartition]) -> None:
+        has_begun.set()
+        assert may_end.wait(60)
+
+    consumer = cluster.consumer("g", **SETTINGS)
+    consumer.subscribe(["events"], on_assigned=on_assigned)
+    polling = others.submit(consumer.poll, 60_000)
+    assert has_begun.wait(60)
+    with ThreadPoolExecutor(1) as third:
+        closing = third.submit(consumer.close)
+        wait_until(lambda: is_waiting(consumer), 30, "close waits")
+        with pytest.raises(RaykaError, match="a rebalance callback still runs"):
+            consumer.close(timeout_ms=50)
+        try:
+            closing.result(60)
+        finally:
+            may_end.set()
+    with pytest.raises(RaykaError, match="The consumer is closed"):
+        polling.result(60)
+
+
+def test_close_leaves_though_a_callback_subscribes_meanwhile(cluster: Cluster) -> None:
+    def on_revoked(_: list[TopicPartition]) -> None:
+        consumer.subscribe(["events"])
+
+    consumer = subscribed(cluster, on_revoked)
+    consumer.close()
+    assert cluster.admin().describe_group("g").members == ()
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # Ctrl-C came before it was given to the loop
+def test_close_leaves_though_the_callback_for_which_it_waits_is_interrupted_anywhere(
+    cluster: Cluster, others: ThreadPoolExecutor
+) -> None:
+    """Also where the loop does not hear of the callback's end."""
+    me = threading.get_ident()
+
+    def interrupted(place: int) -> bool:
+        runs: list[int] = []
+        closing: list[Future[None]] = []
+
+        def on_assigned(_: list[TopicPartition]) -> None:
+            runs.append(threading.get_ident())
+            if runs == [me]:
+                closing.append(others.submit(consumer.close))
+                wait_until(lambda: is_waiting(consumer), 30, "close waits")
+
+        consumer = cluster.consumer("g", enable_auto_commit=False, **SETTINGS)
+        consumer.subscribe(["events"], on_assigned=on_assigned)
+        event = consumer._loop.run(consumer._core.next_event(list, None))
+        assert isinstance(event, RebalanceCallback)
+        modules = ("rayka.client.group", "rayka.client.loop")
+        was_interrupted = interrupted_at(place, modules, lambda: consumer._run_callback(event))
+        (closing or [others.submit(consumer.close)])[0].result(20)  # long before it gives up
+        assert len(runs) == 1, place
+        assert cluster.admin().describe_group("g").members == (), place
+        return was_interrupted
+
+    for place in itertools.count():
+        if not interrupted(place):
+            break
+    assert place > 10
 
 
 def test_a_task_may_close_or_unsubscribe_while_the_callback_of_another_one_runs(cluster: Cluster) -> None:
