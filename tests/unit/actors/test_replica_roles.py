@@ -28,6 +28,7 @@ from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.metadata.values import UNASSIGNED, PartitionImage, TopicImage
 from rayka.replica.replicas import Replicas
+from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.segments.spare import FILE_NAME
@@ -300,6 +301,29 @@ def test_files_of_topics_that_were_deleted_while_the_actor_was_away_go_at_its_st
         assert sorted(name[:4] for name in os.listdir(tmp_path) if name[1:3] == "-0") == ["a-0", "c-0."]
         assert again.replicas.get(TopicPartition("a", 0)).log.log_end_offset == 0
         await again.roles.stop()
+
+    asyncio.run(run())
+
+
+def test_files_of_a_deleted_topic_that_belong_to_another_user_leave_the_disk_online(tmp_path: Path) -> None:
+    """Their directory can be renamed, but nothing in it removed. Each start tries it again."""
+
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        await actor.take(MetadataImage(), IMAGE)
+        await actor.roles.stop()
+        for partition in actor.replicas:
+            partition.log.release()
+        actor.directory.release()
+        for _ in range(2):
+            again = Actor(tmp_path)
+            again.files.removal_error = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            await again.roles.image_changed(MetadataImage(), MetadataImage(2), frozenset({TOPICS[0].topic_id}))
+            again.directory.remove_deleted(time.time_ns())
+            assert again.directory.disk.state is State.ONLINE
+            assert len(list(tmp_path.glob("a-0.*-delete"))) == 1
+            await again.roles.stop()
+            again.directory.release()
 
     asyncio.run(run())
 
