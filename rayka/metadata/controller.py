@@ -64,6 +64,13 @@ class Position(NamedTuple):
     version: int = -1
 
 
+class RemovedTopic(NamedTuple):
+    """A topic that was deleted, and the version of the image that first had it no longer."""
+
+    version: int
+    topic_id: uuid.UUID
+
+
 class Changes(NamedTuple):
     """What a follower lacked: the batches of records since its version, or, if that was too long ago, the image.
 
@@ -74,14 +81,7 @@ class Changes(NamedTuple):
     position: Position
     snapshot: MetadataImage | None
     batches: tuple[tuple[MetadataRecord, ...], ...]
-    removed: frozenset[uuid.UUID] = frozenset()
-
-
-class RemovedTopic(NamedTuple):
-    """A topic that was deleted, and the version of the image that first had it no longer."""
-
-    version: int
-    topic_id: uuid.UUID
+    removed: tuple[RemovedTopic, ...] = ()
 
 
 def removed_topics(version: int, records: Iterable[MetadataRecord]) -> list[RemovedTopic]:
@@ -161,7 +161,7 @@ class Controller:
         missing = image.version - position.version
         if position.version < 0 or missing > len(self._recent):
             known = self._removed if has_replicas else ()
-            removed = frozenset(each.topic_id for each in known if each.version > position.version)
+            removed = tuple(each for each in known if each.version > position.version)
             return Changes(after, image, (), removed)
         return Changes(after, None, tuple(self._recent)[len(self._recent) - missing :])
 

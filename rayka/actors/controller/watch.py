@@ -93,6 +93,9 @@ class ImageWatch:
     coroutine, for each new one, before it shows; `removed` are the topics whose deletion was seen. Absence from an
     image alone is not a deletion.
 
+    `deletions_version` is the version up to which an earlier process carried out the deletions of topics: what it
+    deleted is not deleted once more, as somebody may have put it back.
+
     An image that is older than the present one, or of another cluster, is refused. If `changed` raises, the same image
     is tried again; with `die_after` the process ends after so many failures in a row, so that Ray restarts the actor.
     """
@@ -103,6 +106,7 @@ class ImageWatch:
         watcher: str,
         changed: ImageChanged | None = None,
         die_after: int | None = None,
+        deletions_version: int = -1,
     ) -> None:
         self.image = MetadataImage()
         self.shown: list[Callable[[], None]] = []
@@ -111,6 +115,7 @@ class ImageWatch:
         self._watcher = watcher
         self._changed = changed
         self._die_after = die_after
+        self._deletions_version = deletions_version
         self._position = Position()
         self._news = asyncio.Condition()
         self._retry_s = _RETRY_S
@@ -176,7 +181,7 @@ class ImageWatch:
         self._check_newer(image)
         if image.version > self.image.version:
             if self._changed is not None:
-                taken_in = self._changed(self.image, image, _removed_topics(changes))
+                taken_in = self._changed(self.image, image, self._removed_topics(changes))
                 if taken_in is not None:
                     await taken_in
             self.image, self._position = image, changes.position
@@ -184,6 +189,12 @@ class ImageWatch:
         self._position = changes.position
         async with self._news:
             self._news.notify_all()
+
+    def _removed_topics(self, changes: Changes) -> frozenset[uuid.UUID]:
+        records = itertools.chain.from_iterable(changes.batches)
+        seen = self._deletions_version if self._position.version < 0 else -1
+        newly = (each.topic_id for each in changes.removed if each.version > seen)
+        return frozenset(newly).union(each.topic_id for each in records if isinstance(each, RemoveTopicRecord))
 
     def _show(self) -> None:
         for notice in self.shown:
@@ -203,11 +214,6 @@ class ImageWatch:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"the controller sent metadata of version {image.version}, but version {self.image.version} is known",
             )
-
-
-def _removed_topics(changes: Changes) -> frozenset[uuid.UUID]:
-    records = itertools.chain.from_iterable(changes.batches)
-    return changes.removed.union(record.topic_id for record in records if isinstance(record, RemoveTopicRecord))
 
 
 def _reason(error: ray.exceptions.RayError) -> str:

@@ -131,7 +131,13 @@ class PartitionActor:
 
     async def _follow_metadata(self) -> None:
         """Open the replicas that the image gives to this actor, in their roles, and follow it from here on."""
-        self._watch = ImageWatch(self._controller, self._name, self._image_changed, die_after=FAILURES_BEFORE_EXIT)
+        self._watch = ImageWatch(
+            self._controller,
+            self._name,
+            self._image_changed,
+            die_after=FAILURES_BEFORE_EXIT,
+            deletions_version=self._directory.deletions_version,
+        )
         self._view = ClusterView(self._controller, self._spec, self._watch, own={self._name: self._server})
         self._link_transactions()
         self._monitor = DiskMonitor(self._directory, self._disk, self._roles.open_again, self._went_offline)

@@ -82,7 +82,7 @@ class ReplicaRoles:
                 if present is not topic and (present is None or present.topic_id != topic.topic_id):
                     await self._remove(topic, is_deleted=topic.topic_id in removed)
             if removed:
-                await self._disk.run(lambda: self._delete_left(removed))
+                await self._disk.run(lambda: self._delete_left(removed, after.version))
             for name, topic in after.topics.items():
                 if before.topics.get(name) is not topic:
                     await self._follow(topic, after)
@@ -223,14 +223,15 @@ class ReplicaRoles:
             if is_deleted and self.remote_log is not None:
                 self.remote_log.partitions_removed([TopicIdPartition(topic.topic_id, topic_partition)])
 
-    def _delete_left(self, removed: frozenset[uuid.UUID]) -> None:
-        """Delete the files of topics that were deleted while this actor was away."""
-        for topic_partition, topic_id in list(self._directory.partitions.items()):
-            if topic_id in removed and topic_partition not in self._replicas:
-                try:
+    def _delete_left(self, removed: frozenset[uuid.UUID], version: int) -> None:
+        """Delete the files of topics that were deleted while this actor was away; `version` is that of the image."""
+        try:
+            for topic_partition, topic_id in list(self._directory.partitions.items()):
+                if topic_id in removed and topic_partition not in self._replicas:
                     self._directory.delete_unopened(topic_partition, topic_id, uuid.uuid4().hex)
-                except RaykaError as error:
-                    logger.error("%s could not be deleted: %s", topic_partition, error)
+            self._directory.note_deletions(version)
+        except RaykaError as error:
+            logger.error("not every file of deleted topics could be deleted: %s", error)
 
     async def _delete_unopened(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> None:
         """Delete the files of a log that could not be opened: nobody would know of them any more."""

@@ -54,6 +54,19 @@ def write_offsets(files: RealFiles, path: str, offsets: Mapping[TopicPartition, 
     write_lines(files, path, (f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()))
 
 
+def read_number(files: RealFiles, path: str) -> int | None:
+    """The one number of a file that `write_number` wrote."""
+    match read_lines(files, path):
+        case [[text]] if text.isdecimal():
+            return int(text)
+    return None
+
+
+def write_number(files: RealFiles, path: str, number: int) -> None:
+    """Replace the file at once, without waiting for the device."""
+    write_lines(files, path, (str(number),), sync=False)
+
+
 def encode_uuid(value: uuid.UUID) -> str:
     """Kafka's 22 characters for a UUID."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")

@@ -36,6 +36,7 @@ RECOVERY_POINTS_FILE = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS_FILE = "log-start-offset-checkpoint"
 HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
 CLEANED_OFFSETS_FILE = "cleaner-offset-checkpoint"
+DELETIONS_FILE = "deletions-version"
 OFFSET_FILES = RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, HIGH_WATERMARKS_FILE, CLEANED_OFFSETS_FILE
 _CLEAN_SHUTDOWN = b'{"version":0,"brokerEpoch":-1}'
 PROBE_FILE = ".probe"
@@ -47,7 +48,8 @@ class LogDirectory:
     """An open and locked log directory. Methods raise KAFKA_STORAGE_ERROR for an OSError, and when the disk is offline.
 
     `partitions` are those found at the start, with their topic ids; `strays` are the directories that are not
-    partitions, which stay untouched.
+    partitions, which stay untouched. `deletions_version` is that of the newest metadata whose deletions of topics were
+    carried out here, -1 if there were none.
     """
 
     def __init__(self, path: str, files: RealFiles, lock: int, properties: MetaProperties | None, now_ms: int) -> None:
@@ -66,6 +68,8 @@ class LogDirectory:
         self._is_writing = False
         self._was_clean = self._is_marked_clean = files.exists(self._file(CLEAN_SHUTDOWN_FILE))
         self._boot = BootRecord(files, path)
+        known = checkpoints.read_number(files, self._file(DELETIONS_FILE))
+        self.deletions_version = -1 if known is None else known
         self._offsets = {name: checkpoints.read_offsets(files, self._file(name)) for name in OFFSET_FILES}
         offsets = self._offsets.values()
         self._recovery_points, self._log_start_offsets, self._high_watermarks, self._cleaned_offsets = offsets
@@ -339,6 +343,12 @@ class LogDirectory:
         """Delete the files of a partition of this topic, if there are any; its log could not be opened."""
         if self.partitions.get(topic_partition) == topic_id:
             self._delete(topic_partition, unique, 0)
+
+    @storing
+    def note_deletions(self, version: int) -> None:
+        """Deletions of topics are carried out up to `version` of the metadata: what is here later was put back."""
+        checkpoints.write_number(self._files, self._file(DELETIONS_FILE), version)
+        self.deletions_version = version
 
     def _delete(self, topic_partition: TopicPartition, unique: str, delay_ms: int) -> None:
         path = self._file(renamed(topic_partition, unique, DELETE_SUFFIX))

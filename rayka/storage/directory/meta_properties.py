@@ -25,13 +25,18 @@ class MetaProperties:
 
     @classmethod
     def read(cls, files: RealFiles, directory: str) -> MetaProperties | None:
-        """What the file says; None if it is missing. Raises INCONSISTENT_CLUSTER_ID if it is there and does not say."""
+        """What the file says; None if it is missing, or of a Kafka before 3.7, whose directories had no id.
+
+        Raises INCONSISTENT_CLUSTER_ID if it is there and does not say.
+        """
         path = os.path.join(directory, FILE_NAME)
         try:
             lines = files.read_file(path).decode("utf-8", "replace").splitlines()
         except FileNotFoundError:
             return None
         fields = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        if lines and lines[0].startswith("#") and _is_before_directory_ids(fields):
+            return None
         try:
             directory_id = decode_uuid(fields["directory.id"])
             return cls(fields["cluster.id"], int(fields["node.id"]), directory_id)
@@ -75,3 +80,9 @@ class MetaProperties:
             "directory.id": encode_uuid(self.directory_id),
         }
         return "".join(f"{name}={value}\n" for name, value in fields.items()).encode("utf-8")
+
+
+def _is_before_directory_ids(fields: dict[str, str]) -> bool:
+    """Whether these are all the lines that Kafka wrote, below a comment, before it gave directories an id (KIP-858)."""
+    known = {"0": {"broker.id"}, "1": {"node.id", "cluster.id"}}.get(fields.get("version", ""))
+    return known is not None and known <= fields.keys() and "directory.id" not in fields

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import NamedTuple
 
 from rayka.storage.directory.disk_state import NO_SPACE
 from rayka.storage.files import RealFiles
 from rayka.storage.segments.segment import DELETED_SUFFIX
+
+logger = logging.getLogger(__name__)
 
 
 class SegmentDeletion(NamedTuple):
@@ -32,11 +35,23 @@ class Removal(NamedTuple):
     due_ms: int
 
     def run(self, files: RealFiles) -> None:
-        """Remove the files and directories. Raises OSError."""
+        """Remove the files and directories. Raises OSError.
+
+        A directory of another user stays, as a partition's that somebody has copied there: the disk is in order.
+        """
         for path in self.paths:
             with contextlib.suppress(FileNotFoundError):
-                remove = files.remove_directory if files.is_directory(path) else files.remove
-                remove(path)
+                if files.is_directory(path):
+                    _remove_directory(files, path)
+                else:
+                    files.remove(path)
+
+
+def _remove_directory(files: RealFiles, path: str) -> None:
+    try:
+        files.remove_directory(path)
+    except PermissionError as error:
+        logger.error("%s stays, the next start tries it again: %s", path, error)
 
 
 def _rename_deleted(files: RealFiles, path: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from rayka.actors.controller.watch import ImageWatch
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.actors.replica.assignments import DirectoryAssignments
 from rayka.actors.replica.disk import DiskThread
@@ -22,10 +23,12 @@ from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig, LogConfig
 from rayka.coordinator.groups.spec import GROUPS, OFFSETS_TOPIC
 from rayka.metadata.commands import ActorRegistration
+from rayka.metadata.controller import Changes, Position, RemovedTopic
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.metadata.values import UNASSIGNED, PartitionImage, TopicImage
 from rayka.replica.replicas import Replicas
+from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.segments.spare import FILE_NAME
@@ -298,6 +301,67 @@ def test_files_of_topics_that_were_deleted_while_the_actor_was_away_go_at_its_st
         assert sorted(name[:4] for name in os.listdir(tmp_path) if name[1:3] == "-0") == ["a-0", "c-0."]
         assert again.replicas.get(TopicPartition("a", 0)).log.log_end_offset == 0
         await again.roles.stop()
+
+    asyncio.run(run())
+
+
+def test_files_of_a_deleted_topic_that_belong_to_another_user_leave_the_disk_online(tmp_path: Path) -> None:
+    """Their directory can be renamed, but nothing in it removed. Each start tries it again."""
+
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        await actor.take(MetadataImage(), IMAGE)
+        await actor.roles.stop()
+        for partition in actor.replicas:
+            partition.log.release()
+        actor.directory.release()
+        for _ in range(2):
+            again = Actor(tmp_path)
+            again.files.removal_error = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            await again.roles.image_changed(MetadataImage(), MetadataImage(2), frozenset({TOPICS[0].topic_id}))
+            again.directory.remove_deleted(time.time_ns())
+            assert again.directory.disk.state is State.ONLINE
+            assert len(list(tmp_path.glob("a-0.*-delete"))) == 1
+            await again.roles.stop()
+            again.directory.release()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_new_name", [True, False])
+def test_files_of_a_deleted_topic_that_somebody_put_back_are_kept(tmp_path: Path, is_new_name: bool) -> None:
+    """Each start of the actor hears of the deletion again. It was carried out, so these come from elsewhere."""
+
+    async def stopped(actor: Actor) -> None:
+        await actor.roles.stop()
+        for partition in actor.replicas:
+            partition.log.release()
+        actor.directory.release()
+
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        await actor.take(MetadataImage(), IMAGE)
+        append(actor.replicas.get(TopicPartition("a", 0)).log, b"old")
+        removed = (RemovedTopic(2, TOPICS[0].topic_id),)
+        await actor.roles.image_changed(IMAGE, MetadataImage(version=2), frozenset({removed[0].topic_id}))
+        await stopped(actor)
+        (deleted,) = tmp_path.glob("a-0.*-delete")
+        deleted.rename(tmp_path / "a-0")
+        image = MetadataImage(3)
+        if is_new_name:
+            successor = dataclasses.replace(TOPICS[0], topic_id=uuid.uuid4())
+            image = MetadataImage(3, topics={"a": successor}, topic_names_by_id={successor.topic_id: "a"})
+        again = Actor(tmp_path)
+        watch = ImageWatch(None, ACTOR, again.roles.image_changed, deletions_version=again.directory.deletions_version)
+        await watch.take(Changes(Position("", "again", 3), image, (), removed))
+        again.roles.set_strays_aside(image)
+        again.directory.remove_deleted(time.time_ns())
+        (stray,) = tmp_path.glob("a-0.*-stray")
+        assert b"old" in (stray / f"{0:020d}.log").read_bytes()
+        later = (*removed, RemovedTopic(4, uuid.uuid4()))
+        await watch.take(Changes(Position("", "again", 4), MetadataImage(4), (), later))
+        await stopped(again)
+        assert LogDirectory.open(str(tmp_path), RealFiles(), now_ms=0).deletions_version == 4
 
     asyncio.run(run())
 

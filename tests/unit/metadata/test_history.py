@@ -9,7 +9,7 @@ import pytest
 
 from rayka.errors import RaykaError
 from rayka.metadata.commands import NewTopic
-from rayka.metadata.controller import KEPT_BATCHES, Changes, Controller, HistoryLost, Position
+from rayka.metadata.controller import KEPT_BATCHES, Changes, Controller, HistoryLost, Position, RemovedTopic
 from rayka.metadata.features import NEW_CLUSTER_FEATURES
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import PartitionChangeRecord
@@ -92,10 +92,10 @@ def test_a_follower_with_replicas_hears_beside_the_image_which_topics_were_delet
     for _ in range(KEPT_BATCHES):
         cluster.run(cluster.controller.allocate_producer_ids(1))
     changes_since = cluster.controller.changes_since
-    assert changes_since(at(before), has_replicas=True).removed == {topic_id}
-    assert changes_since(at(deleted), has_replicas=True).removed == set()
+    assert changes_since(at(before), has_replicas=True).removed == (RemovedTopic(deleted, topic_id),)
+    assert changes_since(at(deleted), has_replicas=True).removed == ()
     assert len(changes_since(Position(), has_replicas=True).removed) == 2
-    assert changes_since(at(before)).removed == set()
+    assert changes_since(at(before)).removed == ()
 
 
 def test_a_follower_that_is_ahead_of_the_log_shows_that_the_log_went_back(cluster: Cluster) -> None:

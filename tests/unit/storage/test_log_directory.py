@@ -540,6 +540,8 @@ def test_the_identity_is_written_once_and_then_checked(tmp_path: Path) -> None:
         b"version=1\ncluster.id=cluster-a\nnode.id=1\n",
         b"version=1\ncluster.id=cluster-a\nnode.id=1\ndirectory.id=AAAA\n",
         b"version=0\ncluster.id=cluster-a\nbroker.id=1\n",
+        b"#\n#Sat Nov 21 02:29:53 UTC 2026\nnode.id=1\ndirectory.id=VPmYaSahl\nversion=1\ncluster.id=cluster-a\n",
+        b"#\n#Sat Nov 21 02:29:53 UTC 2026\nnode.id=1\nvers",
     ],
 )
 def test_an_identity_that_cannot_be_read_is_not_replaced(tmp_path: Path, damage: bytes) -> None:
@@ -551,6 +553,23 @@ def test_an_identity_that_cannot_be_read_is_not_replaced(tmp_path: Path, damage:
         open_directory(tmp_path, properties=MetaProperties("cluster-a", 1, uuid.UUID(int=6)))
     assert refused.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
     assert path.read_bytes() == damage
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"#\n#Sat Nov 21 02:29:53 UTC 2020\ncluster.id=9ByfDgspTMCCuUl8_8YitA\nversion=1\nnode.id=1\n",
+        b"#\n#Sat Nov 21 02:29:53 UTC 2020\ncluster.id=9ByfDgspTMCCuUl8_8YitA\nversion=0\nbroker.id=0\n",
+        b"#\n#Sat Nov 21 02:29:53 UTC 2015\nversion=0\nbroker.id=0\n",
+    ],
+)
+def test_a_directory_of_a_kafka_without_directory_ids_gets_one(tmp_path: Path, lines: bytes) -> None:
+    """Before 3.7, and with ZooKeeper. Its file is whole."""
+    (tmp_path / "meta.properties").write_bytes(lines)
+    assert MetaProperties.read(RealFiles(), str(tmp_path)) is None
+    ours = MetaProperties("cluster-a", 1, uuid.UUID(int=6))
+    open_directory(tmp_path, properties=ours).release()
+    assert MetaProperties.read(RealFiles(), str(tmp_path)) == ours
 
 
 def test_a_duplicate_is_known_after_a_kill(tmp_path: Path) -> None:
