@@ -281,12 +281,12 @@ class RemoteReads:
         segments = without_gap(await self._segments(partition, log.log_start_offset))
         # asked for now: later, a local segment that is not among the remote ones may be gone
         local_start_offset, local = log.local_log_start_offset, partition.find_offset(query, isolation, is_local=True)
+        end_offset = max(segments[-1].end_offset + 1, log.log_start_offset)  # which may have risen meanwhile
         work: Any = partial(self._reader.offset_for_timestamp, segments, query.timestamp, log.log_start_offset)
         try:
             found: OffsetAnswer | None = await self._in_thread(work)
         except OSError as error:
             raise storage_error("The remote store", error) from error
-        end_offset = segments[-1].end_offset + 1
         if found is None and end_offset < local_start_offset:
             raise _no_offset(partition, end_offset)
         return local if found is None or found.offset >= local_start_offset else found

@@ -256,6 +256,27 @@ def test_a_search_by_time_does_not_pass_over_offsets_that_the_store_lacks(tmp_pa
     run(tmp_path, check)
 
 
+def test_a_search_by_time_goes_on_while_records_that_are_not_copied_yet_are_deleted(tmp_path: Path) -> None:
+    def fill(tiered: TieredLog) -> None:
+        for _ in range(200):
+            tiered.log.append_as_leader(batch(bytes(30)), 0, NOW_MS)
+        tiered.log.update_high_watermark(200)
+        tiered.copy()
+        tiered.log.delete_old_segments(NOW_MS)
+
+    async def check(reads: Reads) -> None:
+        first, known = reads.log.copied_offset + 2, reads.reads.known
+
+        async def known_after_deletion(partition: Partition) -> Any:
+            partition.log.delete_records(first)
+            return await known(partition)
+
+        reads.reads.known = known_after_deletion
+        assert not (await reads.list_offsets(NOW_MS + 10_000)).error
+
+    run(tmp_path, check, fill)
+
+
 def test_special_offsets_tell_what_is_where(tmp_path: Path) -> None:
     async def check(reads: Reads) -> None:
         log = reads.log
