@@ -326,8 +326,8 @@ class LeadSharePartition:
                 self._lost()
                 return
         self._schedule()
+        self._write_dead_letters()  # first: a share-partition that is idle may be dropped by `_changed`
         self._changed()
-        self._write_dead_letters()
         if error is None:
             self._persist()
         else:

@@ -557,6 +557,22 @@ def test_records_that_were_delivered_too_often_are_dead_letters(tmp_path: Path) 
     check(tmp_path, body, errors_deadletterqueue_auto_create_topics_enable="true")
 
 
+def test_a_record_that_the_last_member_rejects_as_it_leaves_is_a_dead_letter(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        await configure(broker, "g", errors_deadletterqueue_topic_name="dlq.t")
+        append(broker, "t", 1)
+        await Member(client, broker).fetch()
+        partitions = broker.share_leaders.partitions
+        (leader,) = partitions._leaders.values()
+        rejected = leader.acknowledge("m", (AcknowledgementBatch(0, 0, (REJECT,)),), renew_allowed=False)
+        partitions._left("g", "m")
+        await rejected
+        await until(lambda: len(partitions) == 0)
+        assert len(dead_letters(broker)) == 1
+
+    check(tmp_path, body, errors_deadletterqueue_auto_create_topics_enable="true")
+
+
 def test_a_dead_letter_topic_that_takes_only_small_batches_does_not_hold_up_its_source(tmp_path: Path) -> None:
     async def body(client: WireClient, broker: LocalBroker) -> None:
         await configure(
