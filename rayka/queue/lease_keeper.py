@@ -167,7 +167,7 @@ class LeaseKeeper:
         return {} if self._fetches else self._leases.take_idle(now_ms())
 
     async def _give_back(self, take: Callable[[], Mapping[int, Sequence[tuple[int, int]]]]) -> None:
-        """Fetches wait meanwhile, but not for a leader that does not answer soon: it gets these items before theirs."""
+        """Fetches wait meanwhile, but for a second at most: a leader takes what goes back before a later fetch."""
         async with self._giving_back:
             with self._lock:
                 ranges = take()
